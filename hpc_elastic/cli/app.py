@@ -1,4 +1,4 @@
-"""The commands that people type: the call of one, and what is said of an error."""
+"""The commands of the command line: the call of one, and the message of an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def run(words: Sequence[str]) -> int:
     """Run a command of the app and return its exit code.
 
     Args:
-        words: the arguments; what follows the first ``--`` is the worker command and is not parsed.
+        words: the arguments; those after the first ``--`` are the worker command and are not parsed.
     """
     try:
         code = _call(words)

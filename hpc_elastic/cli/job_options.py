@@ -27,7 +27,7 @@ JobFileArgument = Annotated[
     Optional[str],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
     typer.Argument(
         metavar="[JOB_FILE] [-- COMMAND...]",
-        help="Job file (TOML); options win over what it says.",
+        help="Job file (TOML); options win over its values.",
         show_default=False,
     ),
 ]
@@ -107,7 +107,7 @@ def job_spec(
 ) -> Iterator[JobSpec]:
     """Give the job spec for a job file, options and the worker command after ``--``.
 
-    What is found wrong with a field inside of the `with` block names the option or the line of the file.
+    An error in a field inside of the `with` block names the option or the line of the file.
 
     Raises:
         InputError: naming the option or the line of the file.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    `run` and `finish` are what a job script calls on every node, so nothing that only the other
+    A job script calls `run` and `finish` on every node, so nothing that only the other
     commands need is imported for them.
 
     Args:

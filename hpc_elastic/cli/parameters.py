@@ -13,7 +13,7 @@ class Positional(NamedTuple):
     """A parameter that is given by its place.
 
     Args:
-        metavar: what the help calls it.
+        metavar: its name in the help.
         help: one sentence.
     """
 
@@ -27,7 +27,7 @@ class Flag(NamedTuple):
     Args:
         names: the long name, and the short one.
         help: one sentence.
-        metavar: what the help calls its value; empty for a switch.
+        metavar: the name of its value in the help; empty for a switch.
         least: the smallest number; None for any.
     """
 
@@ -53,7 +53,7 @@ def plain_values(command: Callable[..., Any], words: Sequence[str]) -> dict[str,
 
     Args:
         command: has a default for each parameter that may be left out.
-        words: what follows the name of the command.
+        words: the words after the name of the command.
     """
     taken = _taken_by(command)
     if taken is None:

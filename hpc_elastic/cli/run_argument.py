@@ -38,7 +38,7 @@ RunArgument = Annotated[
     Positional("RUN", f"Run directory, or a run id, job id or job name found below ./{RUNS_FOLDER}."),
 ]
 Choose = Callable[[str, list[str]], str]  # gets a job name and the directories of several runs
-_OF_DATE = re.compile(r"-\d{8}-\d{6}-[0-9a-f]+$")  # what `submit` adds to the job name in a run id
+_OF_DATE = re.compile(r"-\d{8}-\d{6}-[0-9a-f]+$")  # the part that `submit` adds to the job name in a run id
 _FIX = "give the directory that submit printed"
 _ALL = "hpc-elastic status shows those that are there; a run elsewhere is named by its directory"
 
@@ -47,13 +47,13 @@ def find_run(word: str) -> RunPaths:
     """Return the run that is meant; of several with a job name, the newest.
 
     Raises:
-        RunDirError: there is none, it is no run directory, or it belongs to somebody else.
+        RunDirError: there is none, it is no run directory, or it belongs to another user.
     """
     return _found(word, _newest)
 
 
 def find_one_run(word: str) -> RunPaths:
-    """Return the run that is meant by who wants to change it; as `find_run` else.
+    """Return the run that a user wants to change; as `find_run` else.
 
     Raises:
         InputError: several runs that have not ended have that job name.
@@ -175,7 +175,7 @@ def _checked(path: str) -> RunPaths:
 def line_of_living(paths: RunPaths) -> str:
     """Return a line that tells a run from others, or nothing if it has ended or its job is gone.
 
-    A run that cannot be read, or whose job nobody can be asked about, may live.
+    A run that cannot be read, or about whose job Slurm does not answer, may live.
     """
     try:
         run = read_run(paths)

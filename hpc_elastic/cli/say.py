@@ -1,4 +1,4 @@
-"""What the commands print goes through here, so that no name or reason acts on the terminal."""
+"""All output of the commands goes through here, so that no name or reason acts on the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BOLD = "\x1b[1m"
 
 
 def say(text: str = "", *, err: bool = False) -> None:
-    """Print lines for people; what would act on a terminal is shown as an escape.
+    """Print lines for people; a character that would act on a terminal is shown as an escape.
 
     Args:
         text: without its last line end.
@@ -52,7 +52,7 @@ def say_in_colour(text: str, colour: str | None, *, bold: bool = False) -> None:
 
 
 def hand_out(text: str) -> None:
-    """Print what a program may read, to the byte; a terminal gets it as `say` prints it.
+    """Print text for programs, to the byte; a terminal gets it as `say` prints it.
 
     Args:
         text: with its last line end.
@@ -66,7 +66,7 @@ def hand_out(text: str) -> None:
 
 
 def complain(message: str, fix: str = "") -> int:
-    """Print an error with what helps, and return the exit code of a command that was used wrongly."""
+    """Print an error with its fix, and return the exit code of a command that was used wrongly."""
     text = message if not fix or "\n  fix: " in message else f"{message}\n  fix: {fix}"
     say(f"error: {text}", err=True)
     return ExitCode.USAGE

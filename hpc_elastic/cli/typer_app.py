@@ -93,7 +93,7 @@ def run_one_agent(context: typer.Context) -> int:
 
 
 def finish(context: typer.Context) -> int:
-    """Decide what becomes of the job; job scripts call it after srun."""
+    """Decide whether the job is requeued, held or over; job scripts call it after srun."""
     from hpc_elastic.cli.commands import finish as command  # noqa: PLC0415 - not for the other commands
 
     return command.main(_words_of(context))
@@ -128,11 +128,11 @@ def run(words: Sequence[str]) -> int:
     """Read words with typer, call the command that is meant, and return its exit code.
 
     Args:
-        words: the arguments; what follows the first ``--`` is the worker command and is not parsed.
+        words: the arguments; those after the first ``--`` are the worker command and are not parsed.
 
     Raises:
-        HpcElasticError: the command found what the user can mend.
-        KeyboardInterrupt: somebody has pressed Control-C.
+        HpcElasticError: the command found an error that the user can mend.
+        KeyboardInterrupt: the user has pressed Control-C.
     """
     before, command = _split_command(words)
     if before[:1] == ["help"]:

@@ -1,4 +1,4 @@
-"""What is said about options and words that the command line does not know."""
+"""The messages about options and words that the command line does not know."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ALL_FLAGS = sorted(_SWITCHES | {row.flag for row in JOB.values()})
 
 
 def message_of(error: Exception) -> str:
-    """Return what is wrong with the words, in one line."""
+    """Return the fault in the words, in one line."""
     flag, value, least = _number_of(error)
     if flag:
         what = "not a whole number" if least is None else f"less than {least}"
@@ -53,10 +53,10 @@ def _number_of(error: Exception) -> tuple[str, str, int | None]:
 
 
 def hint_for(error: Exception, words: Sequence[str], command: Sequence[str] = ()) -> str:
-    """Return what to write instead.
+    """Return the words to write instead.
 
     Args:
-        error: what the parser of the command line raised.
+        error: the error of the command line's parser.
         words: the arguments before ``--``.
         command: those behind it.
     """

@@ -30,7 +30,7 @@ def test_it_shows_and_explains(script: Path) -> None:
     """The difference can be given to patch; nothing is changed before."""
     done = adopt(script)
     assert 0 == done.returncode, done.stderr
-    assert "what changes, and why:" in done.stderr
+    assert "the changes and their reasons:" in done.stderr
     assert "hpc-elastic adopt --write train.sbatch" in done.stderr
     assert SCRIPT == script.read_text()
     wanted = adopt(script, "--write")

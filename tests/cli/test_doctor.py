@@ -183,7 +183,7 @@ def test_slurm_that_does_not_answer_is_a_problem(programs: Programs) -> None:
             "Slurmctld(primary) at ctl is DOWN; Slurmctld(backup) at two is DOWN",
             "scontrol cannot reach a Slurm controller: is this a login node?",
         ),
-        ("exit 1", "scontrol failed with exit code 1", "see what scontrol ping says"),
+        ("exit 1", "scontrol failed with exit code 1", "see the answer of scontrol ping"),
         (
             "echo 'rpc: Rate limit exceeded' >&2; exit 1",
             "rpc: Rate limit exceeded",
@@ -330,11 +330,14 @@ def test_an_srun_that_fails_is_a_problem_with_a_fix(
     monkeypatch.setenv("SRUN_CODE", "1")
     assert 1 == main(["doctor", str(place), "--nodes", "2", "--", "-p", "nosuch"])
     shown = capfd.readouterr().out
-    assert "PROBLEM  srun  ended with exit code 1; what it said is above" in shown
-    assert "fix: compare its options (-p nosuch) with what the cluster has: sinfo" in shown
+    assert "PROBLEM  srun  ended with exit code 1; its output is above" in shown
+    assert "fix: compare its options (-p nosuch) with the partitions of the cluster: sinfo" in shown
     assert 1 == main(["doctor", str(place), "--nodes", "2"])
     again = capfd.readouterr().out
-    assert 'fix: see what the cluster has: sinfo -o "%P %D %c %m %G"; a partition is named by: --' in again
+    assert (
+        'fix: see the partitions of the cluster: sinfo -o "%P %D %c %m %G"; a partition is named by: --'
+        in again
+    )
     assert "1 problem" in shown.splitlines()[-1]
     assert shown.endswith(": runs will not work here\n")
 
@@ -348,7 +351,10 @@ def test_nodes_that_slurm_never_gives_are_not_waited_for(
     assert 1 == main(["doctor", str(place), "--nodes", "9", "--", "-p", "short"])
     shown = capfd.readouterr().out
     assert f"PROBLEM  srun  Slurm has no 9 nodes for that: {words}" in shown
-    assert 'fix: compare with what the cluster has: sinfo -o "%P %D %c %m %G"; nodes that are down' in shown
+    assert (
+        'fix: compare with the partitions of the cluster: sinfo -o "%P %D %c %m %G"; nodes that are down'
+        in shown
+    )
 
 
 def test_without_a_controller_no_nodes_are_asked_for(

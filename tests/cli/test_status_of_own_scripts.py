@@ -106,4 +106,4 @@ def test_a_run_of_torchruns_says_what_is_known_and_what_is_not(
     assert 0 == app.run(["status"])
     assert "torchrun's agents have left\n" in capfd.readouterr().out
     assert 2 == app.run(["logs", "-f", paths.root])
-    assert "started by torchrun, which keeps what they print to itself" in capfd.readouterr().err
+    assert "started by torchrun, which keeps their output to itself" in capfd.readouterr().err

@@ -176,7 +176,7 @@ def test_a_refusal_says_what_was_asked_for_and_where_to_look(
     assert 2 == main(["submit", *GOOD, "-p", "nosuch", *WORKER])
     shown = capsys.readouterr().err
     assert "asked for: --job-name=train --partition=nosuch --time=04:00:00 --nodes=2-4" in shown
-    assert '\n  fix: compare with what the cluster has: sinfo -o "%P %a %l %D"' in shown
+    assert '\n  fix: compare with the partitions of the cluster: sinfo -o "%P %a %l %D"' in shown
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_a_refusal_says_what_was_asked_for_and_where_to_look(
 def test_where_to_look_follows_slurms_words(words: str, look: str) -> None:
     """A table of CPUs does not help with a reservation."""
     error = SlurmCommandError(("sbatch",), 1, f"allocation failure: {words}")
-    assert hint_for(error).startswith(f"compare with what the cluster has: {look}")
+    assert hint_for(error).startswith(f"compare with the partitions of the cluster: {look}")
 
 
 @pytest.mark.parametrize(

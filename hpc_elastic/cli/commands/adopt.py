@@ -1,4 +1,4 @@
-"""``hpc-elastic adopt``: what a job script with torchrun looks like with our agent."""
+"""``hpc-elastic adopt``: a job script with torchrun, changed to start our agent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PerNode = Annotated[
     typer.Option(
         "--per-node/--job",
         help="srun runs SCRIPT on each node of a job, or sbatch takes it as the job; "
-        "by default by what is in it.",
+        "by default by its content.",
         show_default=False,
     ),
 ]
@@ -56,7 +56,7 @@ def adopt(
     change_it = adopt_per_node if (is_per_node(text) if per_node is None else per_node) else rules.adopt
     adopted = change_it(text, script, is_found_isolated=own_path() == INSTALLED)
     hand_out("".join(_difference(text, adopted.text, script)))
-    say("\nwhat changes, and why:", err=True)
+    say("\nthe changes and their reasons:", err=True)
     for change in adopted.changes:
         say(f"  {change.what}\n      {change.why}", err=True)
     if adopted.job_script:
@@ -91,7 +91,7 @@ def _difference(before: str, after: str, name: str) -> Iterator[str]:
 
 
 def _replace(script: str, text: str) -> None:
-    """Change a script, or what a link to it leads to; the old one stays beside it.
+    """Change a script, or the target of a link to it; the old one stays beside it.
 
     Raises:
         InputError: an old one is there, or the directory or the disk refuses the new one.
@@ -109,5 +109,5 @@ def _replace(script: str, text: str) -> None:
         raise InputError(
             f"{error.filename or script} cannot be written: {error.strerror}",
             where="--write",
-            fix="keep what is shown without --write, and give it to patch",
+            fix="keep the output without --write, and give it to patch",
         ) from None

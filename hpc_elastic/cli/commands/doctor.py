@@ -41,8 +41,8 @@ Preload = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
         metavar="MODULE,...",
-        help="Preload these modules on this machine, as --preload of submit and run does, and tell what is "
-        "gained.",
+        help="Preload these modules on this machine, as --preload of submit and run does, and print the "
+        "time that it saves.",
         show_default=False,
     ),
 ]
@@ -84,7 +84,7 @@ def doctor(
 
 
 def _preload(text: str) -> int:
-    """Preload modules here, and tell what is gained."""
+    """Preload modules here, and print the time that it saves."""
     from hpc_elastic.cli.commands.doctor_checks import preload_findings  # noqa: PLC0415 - rare command
 
     return _print(preload_findings(text, SystemClock()))
@@ -103,7 +103,7 @@ def group_of(environ: Mapping[str, str]) -> DoctorGroup | None:
     """Return the nodes of this job step; None outside a step of several nodes.
 
     Raises:
-        InputError: a variable of Slurm's holds what Slurm never writes.
+        InputError: a variable of Slurm's has a value that Slurm never writes.
     """
     slurm = SlurmEnv.from_environ(environ)
     if slurm is None or not slurm.in_step or len(slurm.node_names) < 2:  # noqa: PLR2004 - alone
@@ -145,7 +145,7 @@ def _here(path: str, nodes: int | None, words: Sequence[str]) -> int:
 
 
 def _start(path: str, nodes: int, words: Sequence[str]) -> tuple[int, Finding | None]:
-    """Have srun start this command on several nodes; return its exit code, and what srun itself failed at."""
+    """Have srun start this command on several nodes; return its exit code, and the failure of srun itself."""
     from hpc_elastic.isolated.lookup import argv_here  # noqa: PLC0415 - rare command
     from hpc_elastic.slurm.client.commands import Slurm, hint_for  # noqa: PLC0415
     from hpc_elastic.store.check.findings import Finding, Level  # noqa: PLC0415
@@ -168,10 +168,10 @@ def _start(path: str, nodes: int, words: Sequence[str]) -> tuple[int, Finding | 
 def _srun_failed(code: int, words: Sequence[str]) -> Finding:
     from hpc_elastic.store.check.findings import Finding, Level  # noqa: PLC0415 - rare command
 
-    look = 'what the cluster has: sinfo -o "%P %D %c %m %G"'
+    look = 'the partitions of the cluster: sinfo -o "%P %D %c %m %G"'
     return Finding(
         "srun",
-        f"ended with exit code {code}; what it said is above",
+        f"ended with exit code {code}; its output is above",
         Level.PROBLEM,
         f"compare its options ({shlex.join(words)}) with {look}"
         if words
@@ -180,7 +180,7 @@ def _srun_failed(code: int, words: Sequence[str]) -> Finding:
 
 
 def _together(path: str, group: DoctorGroup) -> int:
-    """Try the directory as one of several nodes; only the first one prints what is well."""
+    """Try the directory as one of several nodes; only the first one prints passed checks."""
     from hpc_elastic.store.check.findings import (  # noqa: PLC0415 - rare command
         Level,
         pair_findings,
@@ -234,7 +234,7 @@ def _directory(path: str, *, is_alone: bool) -> list[Finding]:
 
 
 def _refused(path: str) -> list[Finding]:
-    """Return what `submit` on this machine has against a directory that the nodes have found to be good."""
+    """Return the objections of `submit` on this machine to a directory that all nodes passed."""
     from hpc_elastic.store.check.findings import refusal_findings  # noqa: PLC0415
     from hpc_elastic.store.mount import mount_at  # noqa: PLC0415 - rare command
 

@@ -32,7 +32,7 @@ _REQUIREMENT = re.compile(r"([\w.-]+)[^;]*?>=([\d.]+)")
 
 
 def machine_findings(slurm: Slurm, clock: Clock) -> list[Finding]:
-    """Return what there is on this machine, without looking at a directory."""
+    """Return the findings on this machine that need no directory."""
     return [
         Finding("python", f"{platform.python_version()} in {sys.executable}"),
         Finding("hpc_elastic", __version__),
@@ -100,7 +100,7 @@ def slurm_findings(slurm: Slurm, clock: Clock) -> list[Finding]:
 
 
 def _release(slurm: Slurm) -> list[Finding]:
-    """Return what is known about the release of Slurm, and how often it requeues a job by itself."""
+    """Return the known facts about the release of Slurm, and how often it requeues a job by itself."""
     try:
         release, config = parse.release(slurm.version()), answers.config(slurm.show_config())
     except (SlurmNotFoundError, SlurmCommandError):
@@ -137,7 +137,7 @@ def _controller(slurm: Slurm, clock: Clock) -> Finding:
         fix = (
             hint_for(error)
             if is_unreachable(error)
-            else "see what scontrol ping says; ask the administrators"
+            else "see the answer of scontrol ping; ask the administrators"
         )
         return Finding(what, _words_of(error), Level.PROBLEM, fix)
     taken_s = clock.monotonic() - before

@@ -1,4 +1,4 @@
-"""``hpc-elastic drill``: does to a running run of one's own what the cluster may do to it some day."""
+"""``hpc-elastic drill``: causes in a run of one's own an event that the cluster may cause some day."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from hpc_elastic.store.files import list_names
 
 _LOOK_S = 0.2
 _TELL_S = 10.0  # between two lines about a job that waits
-_UNSURE = "whether anything was struck is not known: hpc-elastic timeline shows what follows"
+_UNSURE = "whether anything was struck is not known: hpc-elastic timeline shows the rest"
 
 
 def _flag(drill: Drill, text: str) -> object:
@@ -69,7 +69,7 @@ def drill(  # noqa: PLR0913 - one flag per drill
     ] = "15m",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
 ) -> int:
-    """Try on a running run what the cluster may do to it, and report how it came back."""
+    """Cause an event in a running run that the cluster may cause, and report how the run came back."""
     flags = (preempt, timeout, node_loss, crash, hang, requeue)
     chosen = _chosen(flags)
     check_rank(chosen, rank)
@@ -117,7 +117,7 @@ def _strike(run: RunFiles, striker: Striker, chosen: Drill, target: Target) -> B
     """Do it; that it is a drill is on record before, so that it does not count against the node.
 
     Raises:
-        HpcElasticError: it could not be done, or nobody knows whether it was; that was told, too.
+        HpcElasticError: it failed, or its outcome is unknown; a message has said so, too.
     """
     words, array = target.text(chosen, is_one_task=is_array(run)), is_array(run)
     node = target.member.node if chosen in ON_A_NODE else ""
@@ -154,7 +154,7 @@ def _strike(run: RunFiles, striker: Striker, chosen: Drill, target: Target) -> B
 
 
 def _in_one_line(error: HpcElasticError) -> str:
-    """Return what is wrong, with Slurm's own words; what to do about it is told on the terminal."""
+    """Return the fault in Slurm's own words; the terminal shows its fix."""
     return " ".join(str(error).partition("\n  fix: ")[0].split())
 
 
@@ -243,7 +243,7 @@ def _tell_verdict(run: RunFiles, course: Course, site: Site | None) -> int:
 
 
 def _let_go_on(run: RunFiles, striker: Striker, target: Target, blow: Blow) -> None:
-    """Let the worker go on where it was not ended; who is gone needs nothing."""
+    """Let the worker go on where it was not ended; a worker that is gone needs nothing."""
     try:
         striker.let_go_on(target)
     except HpcElasticError:

@@ -1,4 +1,4 @@
-"""What ``hpc-elastic drill`` looks at, tells and asks before it strikes."""
+"""The checks, messages and questions of ``hpc-elastic drill`` before it strikes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AUTO_LEAST_S = 1800.0  # what hang_timeout = auto comes to at least
 
 
 def check_rank(chosen: Drill, rank: int | None) -> None:
-    """Refuse a place that a drill does not ask for: what is done to all would be taken for less."""
+    """Refuse a place that a drill does not ask for: it would strike more than the user named."""
     if rank is not None and chosen not in ONE_WORKER:
         names = " and ".join(f"--{one.value}" for one in ONE_WORKER)
         raise InputError(
@@ -74,13 +74,13 @@ def target_of(run: RunFiles, slurm: Slurm, chosen: Drill, node: str | None, rank
         raise InputError(
             "the run is neither a Slurm job nor one of submit --local",
             where="RUN",
-            fix="kill what you want to see killed: the agents' process ids are in members/",
+            fix="kill the process yourself: the agents' process ids are in members/",
         )
     return choose(formed, chosen, node, rank)
 
 
 def tell_hang_limit(run: RunFiles, patience_s: float, wait: str) -> None:
-    """Say beforehand that nobody will find the hang in the time that the drill looks."""
+    """Say beforehand that no agent will find the hang in the time that the drill looks."""
     limit = str(run.spec.get("hang_timeout") or "auto")
     if not run.spec:
         return  # its agents have flags of their own
@@ -94,7 +94,7 @@ def tell_hang_limit(run: RunFiles, patience_s: float, wait: str) -> None:
 
 
 def tell_budgets(run: RunFiles, chosen: Drill, target: Target) -> None:
-    """Say beforehand what of the run's budgets is spent with it: it counts as the real thing does."""
+    """Say beforehand which budgets of the run it spends: it counts as the real event does."""
     start = start_of(target.member.node_id) if is_array(run) else None
     restarts = start.restart if start is not None else None
     cause, has_queue = CAUSES[chosen][0], not run.is_local
@@ -103,17 +103,17 @@ def tell_budgets(run: RunFiles, chosen: Drill, target: Target) -> None:
 
 
 def confirm(run: RunFiles, text: str) -> None:
-    """Ask the user, who may say no.
+    """Ask the user for consent.
 
     Raises:
-        InputError: nobody can be asked.
+        InputError: no terminal is there to ask at.
     """
     if not sys.stdin.isatty():
         raise InputError(
             "there is no one to confirm: standard input is no terminal", where="drill", fix="give --yes"
         )
     say(f"{run.name} in {run.paths.root}: {text}")
-    typer.confirm("what its workers have not saved is computed again; go on?", abort=True)
+    typer.confirm("its work since the last checkpoint is computed again; go on?", abort=True)
 
 
 def unchanged(run: RunFiles) -> RunFiles:

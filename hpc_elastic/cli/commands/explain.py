@@ -21,7 +21,7 @@ def explain(
     run: RunArgument,
     json: AsJson = False,  # noqa: FBT002 - a flag of the command line
 ) -> int:
-    """Show why a run is in its state: each stop with cause and cost, and what to do."""
+    """Show why a run is in its state: each stop with cause and cost, and the next command."""
     looked = look_at(read_run(find_run(run)))
     if json:
         hand_out(explanation_json(looked.run, looked.where, looked.facts, looked.then))

@@ -1,4 +1,4 @@
-"""``hpc-elastic finish``: the last line of the job script decides what becomes of the job. Light."""
+"""``hpc-elastic finish``: the last line of the job script decides whether the job is requeued. Light."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WHOLE = (BUDGET, COUNT, NUMBER)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Decide what becomes of the job; print only the node count of another srun to stdout.
+    """Decide whether the job is requeued, held or over; print only the node count of another srun to stdout.
 
     Returns:
         The exit code for the job script; 80 asks for another srun.
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _failure(arguments: argparse.Namespace) -> SetupFailure | None:
-    """Return what failed before srun, None if nothing did."""
+    """Return the failure before srun; None without one."""
     line, step = arguments.launch_failure, arguments.launch_failure_in
     return SetupFailure(line, step, arguments.launch_failure_code) if line or step else None
 
@@ -142,7 +142,7 @@ def _explain(paths: RunPaths) -> None:
 
 
 def _title(paths: RunPaths) -> str:
-    """Return what the workers ran, or the run where only its agents know that."""
+    """Return the workers' command, or the run where only its agents know the command."""
     from hpc_elastic.slurm.job.worker_launcher import title_of  # noqa: PLC0415 - rare
     from hpc_elastic.slurm.run_jobs.run_files import stored_spec  # noqa: PLC0415 - rare
 

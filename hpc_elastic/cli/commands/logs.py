@@ -1,4 +1,4 @@
-"""``hpc-elastic logs``: what workers and agents have printed, merged, and followed until the run ends."""
+"""``hpc-elastic logs``: the output of workers and agents, merged, and followed until the run ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LOOK_S = 0.2
 _ASK_SLURM_S = 30.0
 _LINES = 100
 
-Follow = Annotated[bool, Flag(("--follow", "-f"), "Go on showing what comes, until the run has ended.")]
+Follow = Annotated[bool, Flag(("--follow", "-f"), "Go on showing new lines, until the run has ended.")]
 Rank = Annotated[
     Optional[int],  # noqa: UP045 - it is read at run time on Python 3.10 too
     Flag(("--rank",), "Only this global rank.", "R", least=0),
@@ -55,14 +55,14 @@ def logs(
     attempt: Attempt = None,
     lines: Lines = _LINES,
 ) -> int:
-    """Show what the workers of the newest round and all agents have printed.
+    """Show the output of the newest round's workers and of all agents.
 
     A line of a worker begins with its round and rank, that of an agent with time and node.
     """
     found = _read(find_run(run))
     if found.is_torchruns:
         raise InputError(
-            f"the workers of {found.name} were started by torchrun, which keeps what they print to itself",
+            f"the workers of {found.name} were started by torchrun, which keeps their output to itself",
             where="RUN",
             fix="read torchrun's own output (below Slurm that of the job), or give it --log-dir and --tee 3",
         )
@@ -83,7 +83,7 @@ def logs(
 
 
 def _read(paths: RunPaths) -> RunFiles:
-    """Return the run; whoever cannot read its records is told where the logs are."""
+    """Return the run; where its records cannot be read, the error names the logs."""
     try:
         return read_run(paths)
     except RendezvousStateError as error:
@@ -104,7 +104,7 @@ def _files(run: RunFiles, wanted: WantedLogs) -> list[LogFile]:
 
 
 def _is_silent(run: RunFiles, wanted: WantedLogs) -> bool:
-    """Tell whether the round had the workers that are meant: once it is over only what was written stays."""
+    """Tell whether the round had the workers that are meant: once it is over only its output stays."""
     formed = [record.entry for record in run.records if isinstance(record.entry, RoundFormed)]
     rounds = [one for one in formed if wanted.attempt in (None, one.number)]
     if not rounds or rounds[-1].number not in log_files.attempts(run.paths):
@@ -137,7 +137,7 @@ class _Shown:
     """The files that are shown, each from where it was left.
 
     Args:
-        lines: how many lines to show of what a file has when it is first seen; 0 for all.
+        lines: how many lines to show of a file when it is first seen; 0 for all.
     """
 
     def __init__(self, lines: int) -> None:
@@ -147,7 +147,7 @@ class _Shown:
         self._told: set[str] = set()  # files of which was said that they are none
 
     def show(self, files: list[LogFile], *, new_from_start: bool = False) -> None:
-        """Show what is new in all files, and the end (or all) of files that are new."""
+        """Show the new lines of all files, and the end (or all) of files that are new."""
         for file in files:
             if file.path not in self._tails:
                 whole = new_from_start or not self._lines
@@ -160,7 +160,7 @@ class _Shown:
                 say_aside(f"left out: {tail.error}")
 
     def finish(self, keep: Sequence[LogFile] = ()) -> None:
-        """Show what is left, unfinished lines too, and let go of all files that are not to be kept."""
+        """Show the rest, unfinished lines too, and let go of all files that are not to be kept."""
         kept = {file.path for file in keep}
         for path in [path for path in self._tails if path not in kept]:
             _pump_all(self._tails[path])
@@ -168,14 +168,14 @@ class _Shown:
 
 
 def _pump_all(tail: Tail) -> None:
-    """Show all that is there, at the pace of whoever reads it."""
+    """Show all that is there, at the pace of the reader."""
     while tail.pump() or tail.is_blocked:
         if tail.is_blocked:
             select.select([], [1], [], 1.0)
 
 
 def _follow(run: RunFiles, wanted: WantedLogs, shown: _Shown, clock: Clock) -> None:
-    """Show what comes, over rounds and requeues, until the run has ended or its job is gone."""
+    """Show new output, over rounds and requeues, until the run has ended or its job is gone."""
     said, ask_at = RunPhase.UNKNOWN, clock.monotonic() + _ASK_SLURM_S
     job, log, silent_s = ask_job(run, Slurm()).job, open_log(run.paths, LOGIN, Role.COMMAND), None
     while True:
@@ -199,7 +199,7 @@ def _follow(run: RunFiles, wanted: WantedLogs, shown: _Shown, clock: Clock) -> N
 
 
 class TerminalSink:
-    """Hands lines on with colours, and shows as escapes what would move, clear or rename the terminal.
+    """Hands lines on with colours, and shows as escapes all that would move, clear or rename the terminal.
 
     Args:
         sink: takes the lines.
@@ -215,7 +215,7 @@ class TerminalSink:
 
     @property
     def is_never_slow(self) -> bool:
-        """Whether nobody at the other end can make lines wait."""
+        """Whether no reader at the other end can make lines wait."""
         return self._sink.is_never_slow
 
     def put(self, lines: bytes) -> None:
@@ -223,7 +223,7 @@ class TerminalSink:
         self._sink.put(visible_log(lines))
 
     def flush(self) -> bool:
-        """Write what waits; return whether that is all."""
+        """Write the waiting lines; return whether that is all."""
         return self._sink.flush()
 
     def blocked_fd(self) -> int | None:

@@ -1,4 +1,4 @@
-"""``hpc-elastic nodes``: which nodes have failed of late, and what follows from that."""
+"""``hpc-elastic nodes``: which nodes have failed of late, and which of them later jobs exclude."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _change(place: str, words: list[str], reason: str) -> int:
             f"{' '.join(texts)!r} names no nodes", where=f"nodes {action}", fix="write node[1-3]"
         )
     if action == "suspect" and not reason:
-        raise InputError("it has no reason", where="nodes suspect", fix='add --reason "what you have seen"')
+        raise InputError("it has no reason", where="nodes suspect", fix='add --reason "its symptom"')
     now = SystemClock().wall()
     if action == "forgive":
         hosts = _known(place, hosts, now)
@@ -184,7 +184,7 @@ class NodeRow(NamedTuple):
 
 
 def row_of(one: NodeStanding, jobs: list[str]) -> NodeRow:
-    """Return what is shown of a node."""
+    """Return the line of a node."""
     last = one.last
     return NodeRow(
         one.host,

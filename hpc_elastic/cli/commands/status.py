@@ -1,4 +1,4 @@
-"""``hpc-elastic status`` and ``timeline``: where a run stands and what happened in it."""
+"""``hpc-elastic status`` and ``timeline``: the state of a run and its events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MENDED = "when it is mended"
 _BAD = (RunPhase.FAILED, RunPhase.GONE, RunPhase.SILENT)
 
 AsJson = Annotated[bool, Flag(("--json",), "Print the facts as JSON, for programs.")]
-ShowTimeline = Annotated[bool, Flag(("--timeline",), "Show what happened, too.")]
+ShowTimeline = Annotated[bool, Flag(("--timeline",), "Show its events, too.")]
 
 
 OptionalRun = Annotated[
@@ -48,7 +48,7 @@ def status(
     timeline: ShowTimeline = False,  # noqa: FBT002 - a flag of the command line
     json: AsJson = False,  # noqa: FBT002 - as above
 ) -> int:
-    """Show where a run stands, what it has used up, and what to do next."""
+    """Show where a run stands, the budgets that it has used, and the next command."""
     folder = RUNS_FOLDER if run is None else holds_runs(run)
     if folder is not None:
         if json:
@@ -90,7 +90,7 @@ def _say_headline(run: RunFiles, where: RunStatus) -> None:
 
 
 def timeline(run: RunArgument) -> int:
-    """Show what happened in a run: starts, rounds, failures, drains, requeues, the end."""
+    """Show the events of a run: starts, rounds, failures, drains, requeues, the end."""
     found = read_run(find_run(run))
     _print_timeline(found)
     _print_outside(found)
@@ -98,7 +98,7 @@ def timeline(run: RunArgument) -> int:
 
 
 def _print_outside(run: RunFiles) -> None:
-    """Tell what has become of a job that was to start again: the run itself has no record of that."""
+    """Return the state of a job that was to start again: the run itself has no record of that."""
     state = run.state
     if state.ending is not None or not run.job_id or not (state.requeued or state.drained or state.deserted):
         return
@@ -134,7 +134,7 @@ def next_text(run: RunFiles, where: RunStatus, asked: SlurmAnswer) -> str:
     """Return the next commands of the user, for the state that a run is in."""
     root, again, phase = shlex.quote(run.paths.root), run.command_to_go_on, where.phase
     if run.is_torchruns and phase is not RunPhase.SILENT:
-        return f"read what torchrun has printed; to start it again: {again}"
+        return f"read torchrun's output; to start it again: {again}"
     if phase is RunPhase.SILENT:
         return _next_of_silent(run, asked)
     if phase is RunPhase.HELD:
@@ -157,14 +157,14 @@ def next_text(run: RunFiles, where: RunStatus, asked: SlurmAnswer) -> str:
 
 
 def _what_helps(run: RunFiles, asked: SlurmAnswer) -> str:
-    """Tell what to do about a job that does not start by itself; empty if it does."""
+    """Return the fix for a job that does not start by itself; empty if it does."""
     if asked.job is not None and asked.job.to_be_released:
         return f"scontrol release {run.job_id} (where an administrator holds it: ask why)"
     return what_helps(asked.fields, shlex.quote(run.paths.root))
 
 
 def _next_of_silent(run: RunFiles, asked: SlurmAnswer) -> str:
-    """Tell what to do about a run whose agents are not heard of."""
+    """Return the fix for a run whose agents are silent."""
     root = shlex.quote(run.paths.root)
     if asked.job is None:
         job = f"whether job {run.job_id} runs" if run.job_id else "whether it runs"

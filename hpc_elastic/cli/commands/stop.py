@@ -23,6 +23,6 @@ def stop(run: RunArgument) -> int:
 
 
 def cancel(run: RunArgument) -> int:
-    """End a run at once; what its workers have not saved is lost."""
+    """End a run at once; the work since its last checkpoint is lost."""
     EndRun(find_one_run(run), Slurm(), SystemClock(), say).cancel()
     return 0

@@ -1,4 +1,4 @@
-"""``hpc-elastic submit``: check a job, queue it, and say what to do next."""
+"""``hpc-elastic submit``: check a job, queue it, and name the next command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hpc_elastic.slurm.submit.request import SubmitRequest, read_template
 from hpc_elastic.slurm.submit.resubmit import lead_text, with_measured_lead
 from hpc_elastic.slurm.submit.submit import Submitted, Submitter, was_local
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and show what would be queued.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and show the job; queue nothing.")]
 Resume = Annotated[
     Optional[str],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
     typer.Option(
@@ -101,7 +101,7 @@ def _refuse_with_resume(job_file: str | None, given: dict[str, Any], command: tu
 
 
 def _resume(paths: RunPaths, local: int | None, *, dry_run: bool) -> int:
-    """Queue a run again, or go on here with a run that was local; or only show what would be queued."""
+    """Queue a run again, or go on here with a run that was local; or only show that job."""
     root = paths.root
     if not os.path.exists(paths.script) and existing_run.was_left(paths):
         raise InputError(

@@ -63,7 +63,7 @@ def drain_times_of(args: argparse.Namespace) -> DrainTimes:
     """Return how long workers have to save.
 
     Raises:
-        InputError: what becomes of workers that never ask is not said.
+        InputError: no flag says whether workers that never ask are ended.
     """
     is_given = args.stop_timeout is not None
     return DrainTimes(
@@ -90,7 +90,7 @@ def _unasked_of(text: str) -> Unasked:
 
 
 def probe_of(args: argparse.Namespace) -> ProbeOptions:
-    """Return what a node is asked before it joins.
+    """Return the checks of a node before it joins.
 
     Raises:
         InputError: the free space is no size.

@@ -63,7 +63,7 @@ def _run(argv: Sequence[str], held: int | None) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Open what is closed of descriptors 0 to 2: a file of the agent's would get the number otherwise.
+    """Open the closed ones of descriptors 0 to 2: a file of the agent's would get the number otherwise.
 
     Workers have these three from the agent, and would write into it.
     """
@@ -81,7 +81,7 @@ def _forget_place_in_mpi() -> None:
 
 
 def _tell(plan: RunPlan) -> None:
-    """Print where the run lives if nobody has said it, and what of the flags comes to nothing."""
+    """Print the run's directory if no flag named it, and the flags without effect."""
     lines = [f"note: {note}\n" for note in (*plan.notes, *unshared(plan))]
     if not plan.place.is_named:
         lines.insert(0, f"run directory: {plan.options.paths.root}\n")

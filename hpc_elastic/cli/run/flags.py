@@ -16,7 +16,7 @@ from hpc_elastic.settings.of_run import OF_TORCHRUN, OWN
 
 DESCRIPTION: Final = """\
 Run one agent, which starts and supervises the workers of this node. A line that works
-with torchrun works here; what differs: docs/coming-from-torchrun.md.
+with torchrun works here; the differences: docs/coming-from-torchrun.md.
 One agent per node: under Slurm start it with srun --ntasks-per-node=1.
 
 Flags can be written with underscores, too. PET_<NAME> in the environment sets a flag's
@@ -68,7 +68,7 @@ def torchs_parser() -> Parser:
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong first, with the flags that are near, and leaves the long usage to --help.
+    """Names the error first, with the flags that are near, and leaves the long usage to --help.
 
     Attributes:
         torchs: torchrun's flags: an abbreviation that is clear there is clear here.

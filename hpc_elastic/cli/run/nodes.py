@@ -1,4 +1,4 @@
-"""Who takes part in a run of ``hpc-elastic run``, under which name, and where the nodes meet."""
+"""The nodes of a run of ``hpc-elastic run``: their number, the run's name, and the place where they meet."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class RunPlace(NamedTuple):
 
     paths: RunPaths
     run_id: str
-    is_named: bool  # somebody has named the directory
-    notes: tuple[str, ...] = ()  # what to tell about the choice
+    is_named: bool  # a flag has named the directory
+    notes: tuple[str, ...] = ()  # messages about the choice
 
 
 def settings_of(args: argparse.Namespace, slurm: SlurmEnv | None) -> tuple[MeetingSettings, list[str]]:
-    """Return sizes and times of the rendezvous, and what of ``--rdzv-conf`` has no meaning.
+    """Return sizes and times of the rendezvous, and the keys of ``--rdzv-conf`` without meaning.
 
     Raises:
         InputError: a value cannot be used.
@@ -143,12 +143,12 @@ def place_of(
 ) -> RunPlace:
     """Return where this agent meets the others, or where it is alone.
 
-    A directory that nobody has named is that of one run; who comes after its end gets the next one.
+    A directory that no flag named is that of one run; an agent that comes after its end gets the next one.
 
     Args:
         args: the flags.
         environ: this process's environment.
-        slurm: what Slurm told.
+        slurm: the variables of the step.
         max_nodes: of a round.
 
     Raises:
@@ -208,7 +208,7 @@ def _default_name(
 ) -> str:
     """Return the name of a directory in which agents meet that were started by the same line.
 
-    A step of Slurm's has one of its own, the same after a requeue; what has one node meets nobody.
+    A step of Slurm's has one of its own, the same after a requeue; a step of one node meets no other.
     """
     id_word = "" if run_id == NO_ID else run_id
     alone = args.standalone or max_nodes == 1
@@ -239,16 +239,16 @@ def _over(slurm: SlurmEnv | None, *, left_too: bool) -> Callable[[RunPaths, RunS
         ending = state.ending
         if slurm is None or state.job_id != slurm.job_ref or ending is None:
             return was_left(paths, state) if left_too else has_ended(paths, state)
-        if state.epoch.restart < slurm.restart_count:  # what is done stays done over a requeue
+        if state.epoch.restart < slurm.restart_count:  # finished work stays finished over a requeue
             return ending.decision is not Decision.DONE
-        # who was in it has begun the next line of a script; who was not has come too late for this one
+        # an agent of it has begun the next line of a script; any other has come too late for this one
         return os.path.exists(paths.agent_log(slurm.node_name))
 
     return is_over
 
 
 def _doubts(root: str) -> list[str]:
-    """Return what to tell if other machines can hardly see a directory."""
+    """Return a note if other machines can hardly see a directory."""
     from hpc_elastic.store.mount import Sharing, mount_at, sharing  # noqa: PLC0415 - launch imports it later
 
     mount = mount_at(root)

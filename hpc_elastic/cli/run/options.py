@@ -36,10 +36,10 @@ _MAX_PORT = 65535
 
 
 class RunPlan(NamedTuple):
-    """What is to be started, and what to tell about it before."""
+    """The agent to start, and the messages before its start."""
 
     options: LaunchOptions
-    slurm: SlurmEnv | None  # what Slurm told, if this process is a step's task
+    slurm: SlurmEnv | None  # Slurm's variables, if this process is a step's task
     place: RunPlace
     notes: tuple[str, ...]
 
@@ -52,10 +52,10 @@ class Master(NamedTuple):
 
 
 def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> RunPlan:
-    """Return checked options and what Slurm told.
+    """Return checked options and Slurm's facts of the step.
 
     Raises:
-        InputError: a value cannot be used; names the flag and what to do.
+        InputError: a value cannot be used; names the flag and the fix.
     """
     slurm = SlurmEnv.from_environ(environ)
     if slurm is not None and not slurm.in_step:
@@ -110,7 +110,7 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> RunPlan:
 
 
 def _use_env(args: argparse.Namespace) -> list[str]:
-    """Return what is to be said of a flag of earlier versions."""
+    """Return the note about a flag of earlier versions."""
     note = "--use-env is not needed: LOCAL_RANK is always in the environment of a worker"
     return [note] if args.use_env else []
 
@@ -178,7 +178,7 @@ def _check_is_free(port: int) -> None:
 
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what is closing is free
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a closing socket leaves its port free
         try:
             probe.bind(("", port))
         except OSError as error:

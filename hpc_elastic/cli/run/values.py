@@ -1,4 +1,4 @@
-"""Values of single flags of ``hpc-elastic run``: what was written, as what is meant, or one clear error."""
+"""Values of single flags of ``hpc-elastic run``: the text as a typed value, or one clear error."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def slots(text: str | None, slurm: SlurmEnv | None, environ: Mapping[str, str]) 
 
     Args:
         text: ``--nproc-per-node``; None means one per GPU under Slurm, else one.
-        slurm: what Slurm gave this node.
+        slurm: the resources that Slurm gave this node.
         environ: for the GPUs a scheduler has made visible.
     """
     if text is not None and 0 < (whole_number(text) or 0) <= _MOST_SLOTS:
@@ -90,9 +90,9 @@ def _instead_of(text: str) -> str:
 def gpus(slurm: SlurmEnv | None, environ: Mapping[str, str]) -> int:
     """Return the number of GPUs that workers on this node can use, without asking a driver.
 
-    What a scheduler or a user has made visible counts first, then what Slurm gave (a job with whole nodes
-    need not have asked for GPUs: then only Slurm knows how many it has on which node), then what the kernel
-    shows: of NVIDIA by device files, of AMD by the topology of its driver.
+    The devices that a scheduler or a user has made visible count first, then Slurm's own (a job of whole
+    nodes need not have asked for GPUs: then only Slurm knows how many it has on which node), then
+    the kernel's: of NVIDIA by device files, of AMD by the topology of its driver.
     """
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         if name in environ:
@@ -115,7 +115,7 @@ def _told_by_slurm(slurm: SlurmEnv) -> int | None:
 
 
 def _visible(text: str) -> int:
-    """Return how many devices a list names; as for CUDA, what follows ``-1`` is not visible."""
+    """Return how many devices a list names; as for CUDA, a device after ``-1`` is not visible."""
     found = [word.strip() for word in text.split(",")]
     end = found.index("-1") if "-1" in found else len(found)
     return len([word for word in found[:end] if word not in _HIDDEN])
@@ -179,7 +179,7 @@ def signals(where: str, text: str) -> tuple[int, ...]:
 
 
 def meanings(drain: str, warning: str, handled: str | None, ignored: Collection[int] = ()) -> SignalMeanings:
-    """Return what the signals to the agent mean.
+    """Return the meaning of each signal to the agent.
 
     Args:
         drain: ``--drain-signals``.

@@ -1,4 +1,4 @@
-"""What each worker of ``hpc-elastic run`` is, and where its output goes."""
+"""The command of each worker of ``hpc-elastic run``, and the place of its output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Work(NamedTuple):
 
 
 def work_of(args: argparse.Namespace) -> Work:
-    """Return what each worker runs.
+    """Return the command of each worker.
 
     Raises:
         InputError: flags that exclude each other, or a prefix that is no words.
@@ -56,7 +56,7 @@ def work_of(args: argparse.Namespace) -> Work:
     else:
         flags = ["-u", "-m"] if args.module else ["-u"]
         command = (default_python(), *flags, script, *rest)
-    if args.nproc_per_node != "1" or args.nnodes != "1":  # a single one may be what it likes
+    if args.nproc_per_node != "1" or args.nnodes != "1":  # a single one may be any program
         refuse_launcher(command, "training_script", is_run=True)
     if not args.container:
         return Work(command)
@@ -77,7 +77,7 @@ def _words_of(prefix: str) -> list[str]:
 
 
 def check_script(args: argparse.Namespace, environ: Mapping[str, str]) -> None:
-    """Refuse a script or program that is not there; a module and what is in a container are not looked at.
+    """Refuse a script or program that is not there; modules and programs of a container are not looked at.
 
     Raises:
         InputError: it is missing, or a directory without ``__main__.py``.
@@ -123,10 +123,10 @@ def preload_of(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def logs_of(args: argparse.Namespace, paths: RunPaths) -> LogsSpecs:
-    """Return where output goes: into the run directory, or into one of the run's below what is given.
+    """Return where output goes: into the run directory, or into one of the run's below the given one.
 
     Raises:
-        InputError: a value cannot be used, or nobody offers the log specs.
+        InputError: a value cannot be used, or no package offers the log specs.
     """
     given = (
         os.path.abspath(os.path.expanduser(args.log_dir)) if args.log_dir else ""
@@ -159,7 +159,7 @@ def _check_writable(directory: str) -> None:
 
 
 def _why_unwritable(place: str) -> str:
-    """Return why nothing can be made in a place, empty if it can; root is told so only when it tries."""
+    """Return why nothing can be made in a place, empty if it can; for root only an attempt shows it."""
     if not os.path.isdir(place):
         return "is no directory"
     if not os.access(place, os.W_OK | os.X_OK):
@@ -182,7 +182,7 @@ def logs_specs_of(args: argparse.Namespace, directory: str | None, *, is_of_run:
         is_of_run: whether it belongs to one run.
 
     Raises:
-        InputError: a value cannot be used, or nobody offers the log specs.
+        InputError: a value cannot be used, or no package offers the log specs.
     """
     redirects, tee = streams("--redirects", args.redirects), streams("--tee", args.tee)
     ranks = local_ranks(args.local_ranks_filter)
@@ -198,7 +198,7 @@ def logs_specs_of(args: argparse.Namespace, directory: str | None, *, is_of_run:
 
 
 def prefix_of(args: argparse.Namespace, environ: Mapping[str, str]) -> str:
-    """Return the template of what stands before teed lines."""
+    """Return the template of the text before teed lines."""
     if args.log_line_prefix_template is not None:
         return str(args.log_line_prefix_template)
     return environ.get(PREFIX_VARIABLE) or DEFAULT_PREFIX

@@ -1,4 +1,4 @@
-"""What ``hpc-elastic status`` tells of a run below its first line."""
+"""The lines of ``hpc-elastic status`` about a run below its first one."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ LET_GO_ON = "time does not count until then; kill -CONT of its process on that n
 
 
 def status_facts(run: RunFiles, asked: SlurmAnswer, account: Account) -> list[tuple[str, str]]:
-    """Return what is to be told of a run below its first line: (label, text), in order.
+    """Return the lines about a run below its first one: (label, text), in order.
 
     Args:
         run: its files.
-        asked: what Slurm says of its job.
+        asked: Slurm's answer about its job.
         account: of its time.
     """
     now_s = SystemClock().wall()
@@ -142,7 +142,7 @@ def _progress(run: RunFiles, account: Account, saved: SavedCheckpoint | None) ->
 
 
 def _limit_s(run: RunFiles, asked: SlurmAnswer) -> float | None:
-    """Return how long each start of the job may run [s], None if nobody knows."""
+    """Return how long each start of the job may run [s], None if unknown."""
     job = asked.job
     if job is not None and job.state is JobState.RUNNING and job.granted_s is not None:
         return job.granted_s
@@ -166,7 +166,7 @@ def _saves(state: RunState, newest: int) -> list[tuple[str, str]]:
 
 
 def _forgiven(run: RunFiles, asked: SlurmAnswer, now_s: float) -> frozenset[str]:
-    """Return the nodes that were forgiven after whatever was held against them."""
+    """Return the nodes that were forgiven after all that was held against them."""
     if not hosts(asked.fields.get("ExcNodeList")):
         return frozenset()
     try:
@@ -192,13 +192,13 @@ def _chain(run: RunFiles, asked: SlurmAnswer) -> list[tuple[str, str]]:
 
 
 def _torchruns(run: RunFiles, now_s: float) -> list[tuple[str, str]]:
-    """Return what is known of a run whose agents are torchrun's, and what is not."""
+    """Return the known and the unknown facts of a run whose agents are torchrun's."""
     nodes = [("node", text) for text in member_texts(torchrun_marks(run), now_s)]
     return [*nodes, ("rounds", f"{run.state.rounds} formed"), ("agents", NOT_RECORDED)]
 
 
 def _used(run: RunFiles) -> list[tuple[str, str]]:
-    """Return how much of the budgets is used; of a run without a job spec nobody knows the limits."""
+    """Return how much of the budgets is used; the limits of a run without a job spec are unknown."""
     state = run.state
     most, most_requeues = None, None
     if run.spec:
@@ -254,7 +254,7 @@ def _job_text(run: RunFiles, asked: SlurmAnswer) -> str:
         and asked.job.state in _WAITING
         and (asked.job.held or asked.fields.get("StartTime", "") > unknown_from)
     ):
-        labels = labels[1:]  # what Slurm says when it has no estimate, and said before somebody held it
+        labels = labels[1:]  # Slurm's answer without an estimate, and before a user held the job
     more = [f"{text} {asked.fields[key]}" for key, text in labels if asked.fields.get(key, "") not in _EMPTY]
     was_cancelled = asked.fields.get("JobState", "").startswith("CANCELLED")  # the code is that of our script
     if asked.job is not None and asked.job.state is JobState.ENDED and not was_cancelled:
@@ -379,6 +379,6 @@ def _saves_text(paths: RunPaths, records: Sequence[Record] | None) -> str:
 
 
 def _granted_text(site: Site) -> str:
-    """Return what Slurm grants a job that it ends."""
+    """Return the time that Slurm grants a job before it ends it."""
     grace = f"GraceTime {span_text(site.grace_s)} and " if site.grace_s else ""
     return f"a preempted job has {grace}KillWait {span_text(site.kill_wait_s)}"

@@ -113,7 +113,7 @@ def runs_json(folder: str) -> str:
 
 
 def _first_line(error: HpcElasticError) -> str:
-    return str(error).partition("\n")[0]  # what to do is told of a single run
+    return str(error).partition("\n")[0]  # the fix is shown for a single run alone
 
 
 def _changed(run: RunFiles) -> str:

@@ -120,7 +120,7 @@ def hint_for(error: SlurmCommandError) -> str:
         return f"correct {malformed[1]}; man sbatch tells how it is written"
     words = error.stderr.lower()
     look = next((command for word, command in _WHERE_TO_LOOK.items() if word in words), _WHAT_NODES_HAVE)
-    fix = f"compare with what the cluster has: {look}"
+    fix = f"compare with the partitions of the cluster: {look}"
     if not is_not_ready(error) or "--test-only" not in error.argv:
         return fix
     anyway = "; --skip-sbatch-test queues the job all the same" if error.argv[0] == "sbatch" else ""
