@@ -83,7 +83,7 @@ def account_of(history: History) -> Account:
         seconds,
         _share(series, seconds, wall_s),
         _share(series, seconds, on_nodes_s),
-        sum(one.lost_steps or 0 for one in stops) + _lost_at_the_end(series),
+        sum(one.lost_steps or 0 for one in stops) + series.unsaved,
         _starts(series),
         stops,
         _causes(stops, _working_s(seconds)),
@@ -132,10 +132,6 @@ def _lost(stop: Stop) -> int | None:
     if stop.step is None or stop.resumed is None:
         return None
     return max(stop.step - stop.resumed, 0)
-
-
-def _lost_at_the_end(series: Series) -> int:
-    return sum(span.steps for span in series.spans if span.bucket is Bucket.LOST)
 
 
 def _causes(stops: Sequence[StopCost], working_s: float) -> tuple[CauseCost, ...]:

@@ -38,7 +38,7 @@ class Bucket(str, Enum):
 
     TRAINING = "training"  # steps that nobody had computed before
     AGAIN = "computing again"  # steps that were lost
-    LOST = "lost at the end"  # steps after the last checkpoint of a run that has failed
+    LOST = "lost at the end"  # steps after the last checkpoint of a run that has failed, or is held
     WORKING = "working"  # workers that tell no steps
     SAVING = "saving"  # the loop stands still for it
     NOTICING = "noticing"  # from the last step to the record that the round is over
@@ -133,11 +133,13 @@ class Series(NamedTuple):
     progress: tuple[tuple[float, int], ...] = ()  # when which new step was done, over all rounds
     total: int | None = None  # steps of the whole run; None: not known
     current: int | None = None  # newest step of the round that runs; None: none runs, or has done one
+    unsaved: int = 0  # steps of the last round after the last checkpoint, if the run has failed or is held
 
 
 _Event = SubmitTime | Record | WorkFact
 _NEVER = 2**63  # the number of a record that there is not
 _WORK = (Bucket.TRAINING, Bucket.WORKING, Bucket.SAVING)
+_UNSAVED = (Decision.FAILED, Decision.HELD)  # what ends a run with all that is not durable
 _FAILURES = (Cause.CRASH, Cause.HANG, Cause.NODE_LOSS, Cause.AGENT_ERROR, Cause.LAUNCH_FAILURE)
 
 
@@ -240,18 +242,26 @@ class _Walk:
                 self._progress.append((now, self._best))
             self._put(now, self._live_bucket() if lives and not is_asked else self._bucket())
         self._note_saved(newest_saved)
-        ending = self._state.ending
-        if ending is not None and ending.decision is Decision.FAILED:
+        ending, unsaved = self._state.ending, 0
+        if ending is not None and ending.decision in _UNSAVED:
             self._spans = [part for span in self._spans for part in self._kept(span)]
+            unsaved = self._unsaved()
         self._close_start()
         found = tuple(self._spans), tuple(self._stops), tuple(self._starts)
-        return Series(*found, self._ticks, ending, tuple(self._progress), self._total, self._last)
+        steps = tuple(self._progress), self._total, self._last, unsaved
+        return Series(*found, self._ticks, ending, *steps)
+
+    def _unsaved(self) -> int:
+        """Return how many steps were done after the last checkpoint and in no round again."""
+        open_ones = (stop.step for stop in self._stops if stop.resumed is None)
+        reached = max(step or 0 for step in (self._reached, *open_ones))
+        return max(0, reached - max(self._durable, 0))
 
     def _note_saved(self, step: int | None) -> None:
         self._durable = max(self._durable, -1 if step is None else step)
 
     def _kept(self, span: Span) -> tuple[Span, ...]:
-        """Return the parts of a span of a run that has failed: steps after the last checkpoint are lost."""
+        """Return the parts of a span of a run whose workers are gone: steps after the last checkpoint are lost."""
         late = 0 if span.step is None else min(span.step - self._durable, span.steps)
         if late <= 0:
             return (span,)

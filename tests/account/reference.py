@@ -35,7 +35,7 @@ def expected_seconds(events: list[Told], *, failed: bool) -> dict[str, float]:
 
     Args:
         events: in order.
-        failed: whether the run has failed in the end, so that steps after the last save are lost.
+        failed: whether the run has failed or is held in the end, so that steps after the last save are lost.
     """
     seconds: dict[str, float] = {}
     segments: list[tuple[int, float]] = []

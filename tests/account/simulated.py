@@ -184,7 +184,7 @@ class Simulated:
         self._tell("requeue")
 
     def _end(self, decision: Decision, by: str = "batch", role: Role = Role.SCRIPT) -> Decision:
-        self.failed = decision is Decision.FAILED
+        self.failed = decision in (Decision.FAILED, Decision.HELD)
         self._write(RunEnded(decision, 0, "", None), by, role)
         self._tell("job_end")
         return decision

@@ -182,6 +182,20 @@ def test_a_held_run_waits() -> None:
     assert {Bucket.MEETING: 10.0 + 20.0, Bucket.HELD: 290.0} == account.seconds
 
 
+def test_a_held_run_has_lost_what_is_not_durable() -> None:
+    """Steps that nothing has saved are no goodput of a held run, and count as lost from step 0 on."""
+    records = _records(
+        (100.0, EpochStarted(FIRST, "7", ("a",))),
+        (110.0, _round(1, FIRST)),
+        (220.0, RoundEnded(1, Cause.CRASH, ("a",), None)),
+        (230.0, RunEnded(Decision.HELD, 75, "", None)),
+    )
+    facts = [_fact(1, Doing.STEP, 120.0, 2, 18), _fact(1, Doing.STEP, 220.0, 2, 41)]
+    account = account_of(History(records, facts, now=300.0))
+    assert (0.0, 100.0) == (account.goodput, account.seconds[Bucket.LOST])
+    assert 41 == account.lost_steps == account.series.unsaved
+
+
 def test_the_time_after_an_end_is_no_part_of_the_run() -> None:
     """A run that is submitted again after it has failed has no time between the two."""
     records = _records(

@@ -196,9 +196,7 @@ def _stops(found: Explanation) -> Iterator[str]:
 
 
 def _end_text(account: Account) -> str:
-    is_lost = any(span.bucket is Bucket.LOST for span in account.series.spans)
-    saved = account.starts[-1].facts.saved or 0
-    lost = account.series.progress[-1][1] - saved if is_lost else 0  # also those before a round's first line
+    lost = account.series.unsaved
     steps = f"; {count_text(lost, 'step')} after the last checkpoint lost" if lost else ""
     return f"the run ended then{steps}"
 
