@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 
@@ -54,17 +55,21 @@ class RunLog:
         self._role = role
         self._lock = lock
         self.state = RunState()
+        self._is_whole = False  # not yet known
 
     def refresh(self) -> RunState:
         """Fold the records that are new and return the state.
 
         Raises:
             StoreError: the shared directory could not be read.
-            RendezvousStateError: a record is damaged.
+            RendezvousStateError: a record is damaged, or was removed.
         """
         new = self._store.read_after(LOG, self.state.last)
         if new:
             self.state = fold(self.state, [_parse(self._store, number, data) for number, data in new])
+        if not self._is_whole:
+            _check_whole(self._store, self.state.last)
+            self._is_whole = True
         return self.state
 
     def commit(self, choose: Callable[[RunState], Entry | None]) -> RunState:
@@ -115,9 +120,32 @@ def open_log(paths: RunPaths, writer: str, role: Role = Role.AGENT) -> RunLog:
 
 
 def read_records(paths: RunPaths) -> list[Record]:
-    """Return all records of a run, oldest first."""
+    """Return all records of a run, oldest first.
+
+    Raises:
+        StoreError: the run directory cannot be read.
+        RendezvousStateError: a record is damaged, or was removed.
+    """
     store = SharedDirStore(paths.root)
-    return [_parse(store, number, data) for number, data in store.read_after(LOG, 0)]
+    records = [_parse(store, number, data) for number, data in store.read_after(LOG, 0)]
+    _check_whole(store, len(records))
+    return records
+
+
+def _check_whole(store: Store, last: int) -> None:
+    """Refuse a journal with a gap: what follows it would be taken for never written, and be written anew.
+
+    Args:
+        store: the store of the run.
+        last: number of the record before the first one that is not there.
+    """
+    number = last + 1
+    if isinstance(store, SharedDirStore) and store.is_removed(LOG, number):
+        path = os.path.join(store.root, LOG, segment_name(number), record_name(number))
+        raise RendezvousStateError(
+            f"{path}: journal record {number} was removed; later records are there\n"
+            "  fix: bring the file back from a backup or snapshot, or submit a new run"
+        )
 
 
 def _parse(store: Store, number: int, data: bytes) -> Record:

@@ -21,10 +21,12 @@ _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+")  # ranks, addresses, steps, ports
 def signature(ended: RoundEnded) -> str:
     """Return the signature of a failure: its cause, exit code and message; the rank does not count.
 
-    Numbers in the message do not count: they are ranks, addresses or steps.
+    Numbers in the message do not count: they are ranks, addresses or steps. Of a hang whose place is known
+    only the place counts, as its message names ranks and nodes.
     """
     failure = ended.failure or {}
-    return f"{ended.cause.value} {failure.get('exitcode', 1)} {_VARYING.sub('#', _head(failure))}"
+    what = failure.get("place") or _VARYING.sub("#", _head(failure))
+    return f"{ended.cause.value} {failure.get('exitcode', 1)} {what}"
 
 
 def _head(failure: dict[str, Any]) -> str:

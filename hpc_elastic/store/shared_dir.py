@@ -84,6 +84,31 @@ class SharedDirStore:
                     break
         return found
 
+    def is_removed(self, log: str, number: int) -> bool:
+        """Tell whether a record was removed: later ones are there, and it does not come into sight.
+
+        Looks longer than a network file system shows a later name without an earlier one.
+        """
+        segment = os.path.join(self.root, log, segment_name(number))
+        with _errors_named(segment):
+            for pause_s in (0.0, *PAUSES_S):
+                SystemClock().sleep(pause_s)
+                if not self._has_later(log, number):  # nor is it looked for by name, see `make_directory`
+                    return False
+                if os.path.lexists(os.path.join(segment, record_name(number))):
+                    return False
+        return True
+
+    def _has_later(self, log: str, number: int) -> bool:
+        """Tell whether records after a number are there; a segment is made when the one before is full."""
+        directory = os.path.join(self.root, log)
+        segments = files.list_names(directory)
+        if any(name > segment_name(number) for name in segments if name.isdigit()):
+            return True
+        here = segment_name(number)
+        names = files.list_names(os.path.join(directory, here)) if here in segments else []
+        return any(name > record_name(number) for name in names if name.isdigit())
+
     def put(self, directory: str, name: str, value: bytes) -> None:
         """Write a one-writer file."""
         path = os.path.join(self.root, directory, name)

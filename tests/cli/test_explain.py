@@ -121,6 +121,20 @@ def test_hangs_point_to_the_stacks_of_all_ranks(paths: RunPaths, capfd: pytest.C
     assert "the workers hung (2 times): the log of the last hang above has the stacks of all ranks" in out
 
 
+def test_hangs_at_one_place_are_told_as_one(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """Two hangs of different ranks in the same call are one stop that came twice."""
+    hung = {"rank": 1, "node": "n1", "exitcode": 83, "message": "rank 1 hangs", "place": "load train.py"}
+    write(
+        paths,
+        (0.0, STARTED),
+        (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)),
+        (150.0, RoundEnded(1, Cause.HANG, ("n1",), hung, 10)),
+        (160.0, RoundFormed(2, EPOCH, MEMBERS, "n1", 1, MarkedCheckpoint(10, None))),
+        (300.0, RoundEnded(2, Cause.HANG, ("n2",), {**hung, "message": "ranks 2 (n2), 3 (n2)"}, 10)),
+    )
+    assert "  1-2. 2 times, " in explained(paths, capfd)
+
+
 def test_an_end_without_a_record_is_called_that(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
     """Where no record tells why a start was left, explain says so and names no cause."""
     second = Epoch(0, 0, 1, 0)
@@ -181,6 +195,18 @@ def test_programs_get_the_same_as_json(paths: RunPaths, capfd: pytest.CaptureFix
     assert ("preemption", 2, 178) == (stop["cause"], stop["times"], 89 + 89)
     assert [0, 0] == [start["began_step"] for start in found["account"]["starts"]]
     assert ["mark_saves", "save_at_all"] == [one["advice"] for one in found["advice"]]
+
+
+def test_a_removed_record_is_no_end_of_the_run(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """Each command that reads the journal names the record that is missing, and tells nothing of the rest."""
+    write(paths, *(entry for number in range(2) for entry in preempted(number)))
+    gone = Path(paths.root) / "journal" / "000000" / "00000003"
+    gone.unlink()
+    for command in ("explain", "status", "report", "timeline", "logs"):
+        assert 2 == app.run([command, paths.root])
+        out, err = capfd.readouterr()
+        assert "" == out
+        assert f"error: {gone}: journal record 3 was removed; later records are there\n  fix: " in err
 
 
 def test_lines_fit_a_terminal(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,14 @@ def test_the_node_of_the_odd_rank_is_named() -> None:
     assert (("n3",), 5, 2) == (verdict.nodes, verdict.step, verdict.failure.rank)
 
 
+def test_the_place_of_the_odd_rank_is_recorded() -> None:
+    """Function and file of the innermost call that tells something, without its line."""
+    here, there = (Frame("wait", "/usr/threading.py", "3"), Frame("load", "/a/train.py", "7")), ()
+    looks = (RankLook(0, "n1", 5, frames=here), RankLook(1, "n2", 6, frames=there), RankLook(2, "n3", 6))
+    assert "load train.py" == judge(Case("n2", "", {1}), Evidence("hangs", looks, ()), 0.0).failure.place
+    assert "" == judged({"n1": 6, "n2": 6, "n3": 5}).failure.place
+
+
 def test_a_hang_of_all_ranks_names_all_nodes() -> None:
     """Not the one that has asked first; who has not spoken may be the odd one."""
     assert ("n1", "n2", "n3") == judged({"n1": 6, "n2": 6, "n3": 6}).nodes

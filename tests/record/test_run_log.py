@@ -111,6 +111,20 @@ def test_commands_read_a_run_directory(run_paths: RunPaths) -> None:
     assert (1, "login", start()) == (record.number, record.by, record.entry)
 
 
+def test_nothing_is_written_into_a_gap(run_paths: RunPaths) -> None:
+    """Where a record was removed a new one would take its number, so neither readers nor writers go on."""
+    log = open_log(run_paths, "login")
+    for entry in (start(Epoch(0, 0, restart, 0)) for restart in range(4)):
+        log.commit(lambda _, entry=entry: entry)  # type: ignore[misc]
+    gone = os.path.join(run_paths.root, LOG, "000000", "00000002")
+    os.unlink(gone)
+    with pytest.raises(RendezvousStateError, match=f"{gone}: journal record 2 was removed"):
+        read_records(run_paths)
+    with pytest.raises(RendezvousStateError, match="was removed"):
+        open_log(run_paths, "login").commit(lambda _: start(Epoch(0, 0, 9, 0)))
+    assert not os.path.exists(gone)
+
+
 WRITER = """
 import sys
 from hpc_elastic.paths import RunPaths

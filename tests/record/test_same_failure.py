@@ -35,6 +35,16 @@ def test_the_same_failure_is_the_same_on_every_rank(
     assert same == (signature(failed(**one)) == signature(failed("n2", **other)))
 
 
+def test_hangs_at_one_place_are_the_same_failure() -> None:
+    """The message of a hang names ranks, nodes and the others; only the place where it waits counts."""
+    hung = failed(
+        "gpu-a", message="no step for 30 s: rank 1 (gpu-a): step 5; the other: step 6", place="f a.py"
+    )
+    again = {"message": "no step for 31 s: ranks 2 (gpu-b), 3 (gpu-b)", "place": "f a.py"}
+    assert signature(hung) == signature(failed("gpu-b", **again))
+    assert signature(hung) != signature(failed("gpu-b", **{**again, "place": "g a.py"}))
+
+
 def test_a_hang_is_no_crash() -> None:
     """The cause belongs to the failure."""
     assert signature(failed(message="x")) != signature(failed(message="x")._replace(cause=Cause.HANG))

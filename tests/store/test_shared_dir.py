@@ -320,6 +320,20 @@ def test_a_record_that_is_listed_before_it_can_be_opened_ends_what_is_read(
     assert [(2, b"2"), (3, b"3")] == shared_dir_store.read_after("journal", 1)
 
 
+def test_a_removed_record_is_told_from_the_next_one(
+    shared_dir_store: SharedDirStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record is removed if there are later ones, in its segment or another; the next one is not."""
+    monkeypatch.setattr("hpc_elastic.store.shared_dir.SEGMENT_RECORDS", 4)
+    assert not shared_dir_store.is_removed("journal", 1)
+    for number in range(1, 7):
+        assert shared_dir_store.append("journal", number, b"x")
+    assert not any(shared_dir_store.is_removed("journal", number) for number in range(1, 8))
+    for number in (2, 3, 5):
+        os.unlink(os.path.join(shared_dir_store.root, "journal", segment_name(number), record_name(number)))
+        assert shared_dir_store.is_removed("journal", number)
+
+
 def test_a_segment_without_records_is_no_end(shared_dir_store: SharedDirStore) -> None:
     """A writer that died after it made a segment holds nobody up."""
     store = shared_dir_store

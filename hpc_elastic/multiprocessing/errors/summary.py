@@ -60,6 +60,7 @@ class FailureRecord(NamedTuple):
     stderr_tail: str = ""
     log: str = ""
     timestamp: float = 0.0
+    place: str = ""  # of a hang: the call in which the rank waits, the same on all nodes
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain JSON data."""

@@ -269,5 +269,6 @@ def judge(case: Case, evidence: Evidence, wall_s: float) -> HangVerdict:
         traceback=first.stack,
         log=first.log,
         timestamp=wall_s,
+        place="" if first.innermost is None else " ".join(first.innermost.place),
     )
     return HangVerdict(failure, nodes, first.step)
