@@ -248,8 +248,8 @@ class _Walk:
             unsaved = self._unsaved()
         self._close_start()
         found = tuple(self._spans), tuple(self._stops), tuple(self._starts)
-        steps = tuple(self._progress), self._total, self._last, unsaved
-        return Series(*found, self._ticks, ending, *steps)
+        progress = tuple(self._progress)
+        return Series(*found, self._ticks, ending, progress, self._total, self._last, unsaved)
 
     def _unsaved(self) -> int:
         """Return how many steps were done after the last checkpoint and in no round again."""

@@ -40,9 +40,9 @@ def test_hangs_at_one_place_are_the_same_failure() -> None:
     hung = failed(
         "gpu-a", message="no step for 30 s: rank 1 (gpu-a): step 5; the other: step 6", place="f a.py"
     )
-    again = {"message": "no step for 31 s: ranks 2 (gpu-b), 3 (gpu-b)", "place": "f a.py"}
-    assert signature(hung) == signature(failed("gpu-b", **again))
-    assert signature(hung) != signature(failed("gpu-b", **{**again, "place": "g a.py"}))
+    again = "no step for 31 s: ranks 2 (gpu-b), 3 (gpu-b)"
+    assert signature(hung) == signature(failed("gpu-b", message=again, place="f a.py"))
+    assert signature(hung) != signature(failed("gpu-b", message=again, place="g a.py"))
 
 
 def test_a_hang_is_no_crash() -> None:
