@@ -6,8 +6,10 @@ fields of all that is made from the class, and an agent reads the row without py
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar, cast, overload
+
+from hpc_elastic.errors import InputError
 
 T = TypeVar("T")
 MOST = 10**12  # of anything that is counted
@@ -175,6 +177,11 @@ class Setting(NamedTuple):
         """The word for a value in the help of ``submit``."""
         return self.written.metavar or self.kind.metavar
 
+    @property
+    def reader_metavar(self) -> str:
+        """The word for a value in the help of ``run`` or ``finish``."""
+        return self.written.metavar or self.kind.of_agent
+
 
 def _value_text(value: Any, of_time: Callable[[float], str]) -> str:
     if isinstance(value, bool):
@@ -238,6 +245,72 @@ def rows_of(*families: type) -> dict[str, Setting]:
         for name, row in vars(family).items()
         if isinstance(row, Setting)
     }
+
+
+class ReaderFlag(NamedTuple):
+    """The option of ``run`` or ``finish`` for a setting, as the parser of a command line takes it."""
+
+    names: tuple[str, ...]
+    dest: str
+    kind: ValueKind[Any]
+    default: Any
+    """Where nothing is given; of a switch whether it is on then."""
+    metavar: str
+    help: str
+
+
+def flags_of(rows: Iterable[Setting]) -> list[ReaderFlag]:
+    """Return the options of settings that agents or ``finish`` read; those of agents in both spellings."""
+    return [
+        ReaderFlag(
+            _spellings(row), row.name, row.kind, row.flag_default, row.reader_metavar, row.reader_help()
+        )
+        for row in rows
+    ]
+
+
+def _spellings(row: Setting) -> tuple[str, ...]:
+    if not isinstance(row.to, Agent):
+        return (row.reader_flag,)
+    names = (row.to.short, row.reader_flag, f"--{row.name}")
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def check_values(rows: Iterable[Setting], values: Mapping[str, Any]) -> None:
+    """Refuse numbers beyond their bounds, and words that are none of those allowed.
+
+    Args:
+        rows: the settings.
+        values: by the name of the setting; None is not looked at.
+
+    Raises:
+        InputError: names the flag.
+    """
+    for row in rows:
+        value, kind = values[row.name], row.kind
+        if value is None:
+            continue
+        if kind.choices and value not in kind.choices:
+            known = kind.choices
+            raise InputError(
+                f"{value!r} is not one of {', '.join(known)}",
+                where=row.flag,
+                fix=f"write one of these, e.g. {row.flag} {known[0]}",
+            )
+        if not kind.choices:
+            check_number(row.flag, value, kind.bounds)
+
+
+def check_number(where: str, value: Any, bounds: Bounds) -> None:
+    """Refuse a number beyond its bounds.
+
+    Raises:
+        InputError: it is.
+    """
+    if bounds.is_positive and not value > 0:
+        raise InputError(f"it is {value:g}", where=where, fix="it must be positive")
+    if bounds.least is not None and not value >= bounds.least:
+        raise InputError(f"it is {value:g}", where=where, fix=f"it must be at least {bounds.least:g}")
 
 
 def usual(value: T | None) -> T:

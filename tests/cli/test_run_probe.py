@@ -6,15 +6,16 @@ import pytest
 
 from hpc_elastic.cli.run.agent_parts import probe_of
 from hpc_elastic.cli.run.command import parser
-from hpc_elastic.cli.run.values import check_values
 from hpc_elastic.errors import InputError
 from hpc_elastic.node.probe.rules import ProbeOptions
+from hpc_elastic.settings.of_run import RUN
+from hpc_elastic.settings.setting import check_values
 
 
 def options(*flags: str) -> ProbeOptions:
     """Return what flags come to."""
     args = parser().parse_args([*flags, "train.py"])
-    check_values(args)
+    check_values(RUN, vars(args))
     return probe_of(args)
 
 

@@ -64,6 +64,28 @@ def test_a_walk_is_counted_from_its_begin_to_its_end(
     assert expected == counter.count()
 
 
+def test_each_change_of_room_is_named_with_its_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names tell the function before, the function after and the caller of the latter."""
+    folder = package_in(tmp_path, "walked_edges")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    stay = import_module("walked_edges.hall.door").stay
+    counter = Counter(Walk("", "", "hall/door.py:enter", "hall/door.py:leave"), str(folder))
+    before = sys.getprofile()
+    sys.setprofile(counter.see)
+    try:
+        stay()
+    finally:
+        sys.setprofile(before)
+    assert {
+        "hall/door.py:sit -> kitchen/stove.py:cook (hall/door.py:sit)": 4,
+        "kitchen/stove.py:taste -> hall/door.py:sit (hall/door.py:enter)": 2,
+        "kitchen/stove.py:taste -> hall/door.py:enter (hall/door.py:stay)": 1,
+        "kitchen/stove.py:taste -> hall/door.py:leave (hall/door.py:stay)": 1,
+    } == counter.edges()
+
+
 def test_the_page_has_the_counts_of_each_walk() -> None:
     """A walk that is counted has a row; its figures come from the command."""
     page = (DOCS / "architecture.md").read_text(encoding="utf-8")

@@ -16,7 +16,6 @@ from hpc_elastic.cli.commands import finish
 from hpc_elastic.cli.job_options import with_job_options
 from hpc_elastic.cli.run.agent_parts import budgets_of, drain_times_of, hang_options_of, probe_of
 from hpc_elastic.cli.run.command import parser
-from hpc_elastic.cli.run.values import check_values
 from hpc_elastic.errors import InputError
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.node.decision import RestartBudgets as AgentBudgets
@@ -28,7 +27,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.settings import setting as kinds
 from hpc_elastic.settings.of_finish import FINISH
 from hpc_elastic.settings.of_run import RUN
-from hpc_elastic.settings.setting import Sbatch, Setting, ValueKind
+from hpc_elastic.settings.setting import Sbatch, Setting, ValueKind, check_values
 from hpc_elastic.settings.table import JOB, OF_AGENT, OF_FINISH
 from hpc_elastic.slurm.end.choices import RequeueBudgets as FinishBudgets
 from hpc_elastic.slurm.job.options import FIELDS
@@ -171,7 +170,7 @@ def test_run_and_finish_have_every_flag_of_their_tables() -> None:
 def test_the_agents_parts_have_the_defaults_of_the_table() -> None:
     """What no flag tells is the same for an agent that is made in Python."""
     args = parser().parse_args(["train.py"])
-    check_values(args)
+    check_values(RUN, vars(args))
     assert DrainTimes() == drain_times_of(args)
     assert ProbeOptions() == probe_of(args)
     assert HangOptions() == hang_options_of(args)

@@ -16,7 +16,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision, SetupFailure
 from hpc_elastic.record.state import RunState
 from hpc_elastic.settings.of_finish import FINISH
-from hpc_elastic.settings.setting import BUDGET, COUNT, NUMBER
+from hpc_elastic.settings.setting import BUDGET, COUNT, NUMBER, SWITCH, flags_of
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.choices import RequeueBudgets
 from hpc_elastic.slurm.end.finish import Finish, run_with_nodes
@@ -79,23 +79,19 @@ def _parser() -> argparse.ArgumentParser:
         description="Called by the job script after srun: reads the run's records, asks Slurm about the job, "
         "then ends, requeues, or asks for another srun (exit code 80, node count on stdout).",
     )
-    for row in FINISH:
-        if row.is_switch:
-            made.add_argument(
-                row.reader_flag,
-                dest=row.name,
-                action="store_false" if row.reader_default else "store_true",
-                help=row.reader_help(),
-            )
+    for flag in flags_of(FINISH):
+        if flag.kind is SWITCH:
+            action = "store_false" if flag.default else "store_true"
+            made.add_argument(*flag.names, dest=flag.dest, action=action, help=flag.help)
             continue
         made.add_argument(
-            row.flag,
-            required=row.name == "run_dir",
-            default=row.reader_default,
-            type=int if row.kind in _WHOLE else str,
-            choices=row.kind.choices or None,
-            metavar=None if row.kind.choices else row.metavar,
-            help=row.reader_help(),
+            *flag.names,
+            required=flag.dest == "run_dir",
+            default=flag.default,
+            type=int if flag.kind in _WHOLE else str,
+            choices=flag.kind.choices or None,
+            metavar=None if flag.kind.choices else flag.metavar,
+            help=flag.help,
         )
     return made
 

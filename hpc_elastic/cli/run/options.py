@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from hpc_elastic.cli.run.agent_parts import budgets_of, drain_times_of, hang_options_of, probe_of
 from hpc_elastic.cli.run.nodes import FIXED_MASTER, RunPlace, check_room, node_name, place_of, settings_of
-from hpc_elastic.cli.run.values import at_least, check_values, meanings, slots
+from hpc_elastic.cli.run.values import meanings, slots
 from hpc_elastic.cli.run.work import (
     check_binding,
     check_script,
@@ -26,8 +26,8 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
-from hpc_elastic.settings.of_run import RunSettings
-from hpc_elastic.settings.setting import agents
+from hpc_elastic.settings.of_run import RUN, RunSettings
+from hpc_elastic.settings.setting import AT_LEAST_0, agents, check_number, check_values
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.job.worker_launcher import title_of
 from hpc_elastic.start.meeting import LaunchOptions
@@ -61,7 +61,7 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> RunPlan:
     if slurm is not None and not slurm.in_step:
         slurm = None
     settings, notes = settings_of(args, slurm)
-    check_values(args)
+    check_values(RUN, vars(args))
     check_room(settings.min_nodes, environ, slurm)
     work, count = work_of(args), slots(args.nproc_per_node, slurm, environ)
     if settings.max_nodes == 1:  # of several nodes one could lack it, and the others would wait for that node
@@ -132,7 +132,7 @@ def _times(args: argparse.Namespace, environ: Mapping[str, str]) -> AgentTimes:
             shutdown = float(text) if text else agents(RunSettings.shutdown_timeout)
         except ValueError:
             raise InputError(f"{text!r} is no number", where=where, fix="give seconds, or unset it") from None
-    at_least(where, shutdown, 0)
+    check_number(where, shutdown, AT_LEAST_0)
     return AgentTimes(
         drain=drain_times_of(args),
         shutdown=shutdown,

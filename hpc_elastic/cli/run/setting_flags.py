@@ -14,10 +14,11 @@ from hpc_elastic.settings.setting import (
     MOST,
     NUMBER,
     SECONDS,
+    SWITCH,
     TEXTS,
-    Agent,
     Setting,
     ValueKind,
+    flags_of,
 )
 
 _COMMA: Final = "\0"  # stands for a comma that was written twice
@@ -77,18 +78,16 @@ _TYPES: dict[ValueKind[Any], Callable[[str], Any]] = {
 
 def add_settings(group: argparse._ArgumentGroup, rows: Iterable[Setting]) -> None:
     """Add the flags of settings that agents read, each in both spellings: with dashes and underscores."""
-    for row in rows:
-        short = row.to.short if isinstance(row.to, Agent) else ""
-        names = dict.fromkeys((*filter(None, [short]), row.flag, f"--{row.name}"))
-        if row.is_switch:
-            group.add_argument(*names, dest=row.name, action=check_env, help=row.reader_help())
+    for flag in flags_of(rows):
+        if flag.kind is SWITCH:
+            group.add_argument(*flag.names, dest=flag.dest, action=check_env, help=flag.help)
             continue
         group.add_argument(
-            *names,
-            dest=row.name,
+            *flag.names,
+            dest=flag.dest,
             action=env,
-            default=list(row.flag_default) if row.kind is TEXTS else row.flag_default,
-            type=_TYPES.get(row.kind, str),
-            metavar=row.written.metavar or row.kind.of_agent,
-            help=row.reader_help(),
+            default=list(flag.default) if flag.kind is TEXTS else flag.default,
+            type=_TYPES.get(flag.kind, str),
+            metavar=flag.metavar,
+            help=flag.help,
         )

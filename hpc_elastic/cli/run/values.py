@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from hpc_elastic.errors import InputError, SlurmError
 from hpc_elastic.multiprocessing.std import Std
 from hpc_elastic.node.setup.agent_setup import SignalMeanings
-from hpc_elastic.settings.of_run import RUN, RunSettings
+from hpc_elastic.settings.of_run import RunSettings
 from hpc_elastic.settings.setting import agents
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.typed_json import whole_number
@@ -18,24 +17,6 @@ from hpc_elastic.typed_json import whole_number
 TORCHS_SIGNALS = agents(RunSettings.signals_to_handle)
 _MOST_SLOTS = 10**6
 _HIDDEN = ("", "NoDevFiles")
-
-
-def check_values(args: argparse.Namespace) -> None:
-    """Refuse numbers beyond their bounds, and words that are none of those allowed, of all flags.
-
-    Raises:
-        InputError: names the flag.
-    """
-    for row in RUN:
-        value = getattr(args, row.name)
-        if value is None:
-            continue
-        if row.kind.choices:
-            one_of(row.flag, value, row.kind.choices)
-        elif row.kind.bounds.is_positive and not value > 0:
-            raise InputError(f"it is {value:g}", where=row.flag, fix="it must be positive")
-        elif row.kind.bounds.least is not None:
-            at_least(row.flag, value, row.kind.bounds.least)
 
 
 def nodes(text: str | None, default: int) -> tuple[int, int]:
@@ -199,28 +180,3 @@ def meanings(drain: str, warning: str, handled: str | None, ignored: Collection[
         warning=tuple(number for number in warns if number not in left_alone),
         interrupt=tuple(number for number in interrupts if number not in left_alone),
     )
-
-
-def at_least(where: str, value: float, least: float) -> None:
-    """Refuse a number that is too small.
-
-    Raises:
-        InputError: it is.
-    """
-    if not value >= least:
-        raise InputError(f"it is {value:g}", where=where, fix=f"it must be at least {least:g}")
-
-
-def one_of(where: str, value: str, known: Sequence[str]) -> str:
-    """Return a value that must be one of a few.
-
-    Raises:
-        InputError: it is none of them.
-    """
-    if value not in known:
-        raise InputError(
-            f"{value!r} is not one of {', '.join(known)}",
-            where=where,
-            fix=f"write one of these, e.g. {where} {known[0]}",
-        )
-    return value
