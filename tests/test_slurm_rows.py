@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,10 +107,14 @@ def test_every_fact_about_slurm_has_a_row() -> None:
 def test_ci_leaves_none_of_them_out() -> None:
     """All tests of this directory carry a marker, and what carries it is run, or CI fails.
 
+    Of the other versions it runs the core, under cgroup version 2 on one of them.
     Drills repeat at other moments what the tests show, and take long: no row rests on one.
     """
     script = (HERE.parent / "scripts" / "test").read_text(encoding="utf-8")
     assert 'marked "slurm and not (shared_fs or drills)"' in script
+    core_of = re.findall(r"([\d.]+):(\w+)", re.findall(r"CORE_ON=\((.*?)\)", script)[0])
+    assert set(VERSIONS) - {"22.05"} == {version for version, _ in core_of}
+    assert {"linuxproc", "cgroup2"} == {tracker for _, tracker in core_of}
     named = {name for row in rows() for name in (*row.slurm, *row.ours)}
     named.update(name for _, found in held() if isinstance(found, tuple) for name in found)
     assert [] == [name for name in named if name.startswith("real_slurm/drills/")]
