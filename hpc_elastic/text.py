@@ -28,19 +28,20 @@ def are_text(number: int, noun: str) -> str:
     return f"{count_text(number, noun)} {'is' if number == 1 else 'are'}"
 
 
-def wrapped(text: str, first: str, others: str) -> list[str]:
+def wrapped(text: str, first: str, others: str, width: int = WIDTH) -> list[str]:
     """Return a text as lines for a terminal of 80 columns; no path, long word or ``38 %`` is broken.
 
     Args:
         text: one line.
         first: the begin of the first line.
         others: the begin of each further line.
+        width: columns.
     """
     import textwrap  # noqa: PLC0415 - only for people
 
     lines = textwrap.wrap(
         text.replace(" %", _UNBROKEN),
-        WIDTH,
+        width,
         initial_indent=first,
         subsequent_indent=others,
         break_long_words=False,

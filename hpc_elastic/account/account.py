@@ -44,12 +44,6 @@ class StartAccount(NamedTuple):
     seconds: Seconds
     goodput: float | None
 
-    @property
-    def in_vain(self) -> bool:
-        """Whether workers ran in it and nothing newer is durable at its end than it began from."""
-        began, saved = self.facts.began, self.facts.saved
-        return began is not None and (saved is None or saved <= began)
-
 
 class Account(NamedTuple):
     """The time of a run by buckets, and the cost of its stops."""
@@ -149,26 +143,6 @@ def _causes(stops: Sequence[StopCost], working_s: float) -> tuple[CauseCost, ...
         for cause, of_it in by_cause.items()
     ]
     return tuple(sorted(found, key=lambda each: -each.seconds))
-
-
-def starts_in_vain(account: Account, *, is_running: bool) -> int:
-    """Return how many starts in a row, up to the newest one, have saved nothing newer than they began from.
-
-    Args:
-        account: of the run.
-        is_running: the newest start goes on, so it may save yet.
-    """
-    if not account.starts:
-        return 0
-    submission = account.starts[-1].facts.epoch.submission
-    own = [start for start in account.starts if start.facts.epoch.submission == submission]
-    count = 0
-    for start in reversed(own[:-1] if is_running else own):
-        if start.facts.began is not None:
-            if not start.in_vain:
-                break
-            count += 1
-    return count
 
 
 class Pace(NamedTuple):

@@ -81,6 +81,17 @@ class Progress(NamedTuple):
         """
         return 0 if newest > self.newest else self.stops
 
+    def of_ended(self, newest: int) -> Progress:
+        """Return the progress of the starts before the one that runs, which may save yet.
+
+        Args:
+            newest: as for `starts_in_vain`.
+        """
+        if self.began is None:
+            return self
+        has_saved = max(newest, self.newest) > self.began
+        return self._replace(began=None, in_vain=0 if has_saved else self.in_vain)
+
     def starts_in_vain(self, newest: int) -> int:
         """Return how many starts in a row have made no progress, this one included, if it ended now.
 

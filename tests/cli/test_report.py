@@ -154,6 +154,32 @@ def test_the_suffix_of_a_file_names_its_format(
     assert file.read_text().startswith("<!DOCTYPE html>")
 
 
+def test_an_unknown_suffix_is_refused(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A file whose suffix names no format is not written; with --format its suffix does not count."""
+    file = tmp_path / "run.pdf"
+    assert 2 == app.run(["report", paths.root, "-o", str(file)])
+    error = capfd.readouterr().err
+    assert f".pdf names no format of a report: {file}" in error
+    assert "or give --format: one of text, md, json, html" in error
+    assert not file.exists()
+    reported(paths, capfd, "-o", str(file), "--format", "md")
+    assert file.read_text().startswith("# toy")
+
+
+def test_the_text_fits_a_terminal(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """Each table of the text has 80 columns; an error of one line is wrapped, a path is whole."""
+    message = "RuntimeError: CUDA error: an illegal memory access was encountered in the backward pass"
+    write(paths, *crashed({**NAN, "message": message, "log": "x"}))
+    log = Path(paths.attempt_logs(2)) / "3" / "stderr.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("boom")
+    lines = reported(paths, capfd).splitlines()
+    assert [] == [line for line in lines if len(line) > 80 and paths.root not in line]
+    assert "    log: logs/attempt_2/3/stderr.log" in lines
+
+
 def test_an_unknown_format_is_refused(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
     """The error names the formats that there are."""
     assert 2 == app.run(["report", paths.root, "--format", "pdf"])

@@ -124,7 +124,7 @@ def test_a_job_that_ended_by_itself_names_its_batch_log(
     assert 0 == app.run(["status", "toy-1"])
     out = capfd.readouterr().out
     assert "job 4711 ended as FAILED, and its agents have recorded no end" in out
-    assert f"next: read {paths.root}/slurm-4711.out, then hpc-elastic submit --resume" in out
+    assert f"next: read {paths.root}/slurm-4711.out\n      hpc-elastic submit --resume" in out
 
 
 @pytest.mark.parametrize(("days", "is_told"), [(1, True), (365, False)])

@@ -127,9 +127,10 @@ def test_a_failure_is_told_once_and_mended_first(
         paths, capfd, {}, STARTED, *crashes(1), RunEnded(Decision.FAILED, 1, "no restarts are left", {})
     )
     assert 1 == out.count("no restarts are left")
-    assert out.splitlines()[-2].endswith(" ago) failed")
+    assert out.splitlines()[-3].endswith(" ago) failed")
     mended = (
-        f"next: hpc-elastic logs {paths.root}; when it is mended: hpc-elastic submit --resume {paths.root}\n"
+        f"next: hpc-elastic logs {paths.root}\n"
+        f"      when it is mended: hpc-elastic submit --resume {paths.root}\n"
     )
     assert out.endswith(mended)
 

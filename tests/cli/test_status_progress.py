@@ -14,8 +14,17 @@ import pytest
 from hpc_elastic.account.facts import Doing, WorkFact, encode_fact
 from hpc_elastic.cli import app
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.checkpoints import MarkName, write_mark
-from hpc_elastic.record.journal import Cause, MarkedCheckpoint, RoundEnded, RoundFormed
+from hpc_elastic.record.checkpoints import CheckpointFacts, MarkName, write_mark
+from hpc_elastic.record.checkpoints import write_facts as write_facts_of_save
+from hpc_elastic.record.journal import (
+    Cause,
+    Decision,
+    MarkedCheckpoint,
+    RoundEnded,
+    RoundFormed,
+    RunEnded,
+)
+from hpc_elastic.record.save_interval import Disturbances, SaveTimes, best_interval_s
 from tests.cli.recorded_runs import BEGAN, EPOCH, MEMBERS, NAN, STARTED, paths, preempted, write, write_facts
 
 __all__ = ["paths"]
@@ -40,7 +49,8 @@ def test_goodput_and_what_cost_most(paths: RunPaths, capfd: pytest.CaptureFixtur
     )
     out = shown(paths, capfd)
     assert "  goodput     0.1 % (16 % of the time on nodes); cost most: in the queue 99 %" in out
-    assert "  starts      5 in a row began from step 0 and saved nothing newer\n" in out
+    assert "  saves       the last 5 starts in a row began from step 0; nothing is known of its saves" in out
+    assert 1 == out.count("in a row")
 
 
 def test_the_time_left_counts_everything_that_went_wrong(
@@ -82,6 +92,31 @@ def test_steps_that_are_computed_again_are_not_called_new(
     )
     write_facts(paths, (1, 40.0, 2, 1), (1, 140.0, 2, 21), (2, 180.0, 4, 3))
     assert "  progress    again at step 3, has reached step 21; " in shown(paths, capfd)
+
+
+def test_the_advised_interval_is_that_of_checkpoints(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """It follows from the time that a save holds up the loop, not from the time until it is durable."""
+    saved = tmp_path / "step_10"
+    saved.mkdir()
+    write_facts_of_save(str(saved), CheckpointFacts(10, 4, BEGAN, 0.5, 60.0))
+    write(
+        paths,
+        (0.0, STARTED),
+        (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)),
+        (3610.0, RoundEnded(1, Cause.CRASH, ("n2",), NAN, 10)),
+        (3620.0, RoundFormed(2, EPOCH, MEMBERS, "n1", 1, MarkedCheckpoint(10, str(saved)))),
+        (7220.0, RoundEnded(2, Cause.CRASH, ("n2",), NAN, 10)),
+        (7230.0, RunEnded(Decision.FAILED, 1, "a worker failed", NAN)),
+    )
+    write_facts(paths, (1, 40.0, 2, 1), (1, 3600.0, 2, 900), (2, 3700.0, 4, 11), (2, 7200.0, 4, 910))
+    write_mark(paths, MarkName(10, 1, 0, 1), str(saved), 4, 60.0)
+    faults = Disturbances(trained_s=7200.0, faults=2)
+    save = SaveTimes(0.5, 60.0)
+    best_s = best_interval_s(save, faults.between_s(save))
+    assert 300.0 == best_s
+    assert "  a save about every 5 min 0 s would waste least\n" in shown(paths, capfd)
 
 
 def test_workers_that_tell_no_steps_have_a_bound(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:

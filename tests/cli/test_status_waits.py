@@ -301,7 +301,7 @@ def test_a_cancelled_run_goes_on_once_its_job_has_left(
     in_slurm(tmp_path, monkeypatch, JobState=state)
     Path(paths.script).write_text("#!/bin/bash\n")
     out = told(paths, capfd, STARTED, ROUND, RunEnded(Decision.CANCELLED, 130, "by hpc-elastic cancel", None))
-    first = "wait until job 7 has left Slurm (some seconds), then " if state == "COMPLETING" else ""
+    first = "wait until job 7 has left Slurm (some seconds)\n      " if state == "COMPLETING" else ""
     assert f"next: {first}hpc-elastic submit --resume {paths.root}\n" in out
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hpc_elastic.cli.commands.status import AsJson, ask_status, next_text, open_until
+from hpc_elastic.cli.commands.status import AsJson, ask_status, next_steps, open_until
 from hpc_elastic.cli.run_argument import RunArgument, find_run
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.cli.status.facts import LET_GO_ON, stopped_texts
@@ -37,7 +37,7 @@ class Looked(NamedTuple):
     run: RunFiles
     where: RunStatus
     facts: Explanation
-    then: str  # the next commands
+    then: list[str]  # the next steps
 
     @property
     def lines(self) -> list[str]:
@@ -45,7 +45,7 @@ class Looked(NamedTuple):
         headline = f"{self.run.name}: {self.where.text}"
         damaged = [", ".join(trouble(self.run.paths)) for trouble in (identity_trouble, spec_trouble)]
         stopped = [f"{each}; {LET_GO_ON}" for each in stopped_texts(self.run.state)]
-        then = [*filter(None, damaged), *stopped, self.then]
+        then = [*filter(None, damaged), *stopped, *self.then]
         return [visible(line) for line in explanation_lines(self.facts, headline, then)]
 
 
@@ -61,4 +61,4 @@ def look_at(run: RunFiles, asked: SlurmAnswer | None = None) -> Looked:
     else:
         where = status_of(RunView.of(run, asked.job))
     facts = explanation_of(run, open_until(where.phase))
-    return Looked(run, where, facts, next_text(run, where, asked))
+    return Looked(run, where, facts, next_steps(run, where, asked))

@@ -50,8 +50,15 @@ def _format_of(given: str | None, output: str | None) -> str:
         raise InputError(
             f"there is no format {given!r}", where="--format", fix=f"give one of {', '.join(FORMATS)}"
         )
-    suffix = os.path.splitext(output or "")[1].lower()
-    return given or _SUFFIXES.get(suffix, "text")
+    suffix = os.path.splitext(output or "")[1]
+    found = given or _SUFFIXES.get(suffix.lower(), "" if suffix else "text")
+    if not found:
+        raise InputError(
+            f"{visible(suffix)} names no format of a report: {visible(output or '')}",
+            where="--output",
+            fix=f"end the name in {', '.join(_SUFFIXES)}, or give --format: one of {', '.join(FORMATS)}",
+        )
+    return found
 
 
 def _text(looked: Looked) -> str:

@@ -62,7 +62,7 @@ def status(
     if not where.phase.is_final and where.phase is not RunPhase.GONE:
         size = size_text(found.state, list_names(found.paths.members))
         facts[1:1] = [("size", size)] if size else []
-    then = next_text(found, where, asked)
+    then = next_steps(found, where, asked)
     if json:
         hand_out(status_json(run_json(found, where), account, facts, then))
         return 0
@@ -71,7 +71,8 @@ def status(
         say_fact(label, text)
     if timeline:
         _print_timeline(found)
-    say(f"next: {then}")
+    for place, step in enumerate(then):
+        say(f"{'' if place else 'next:':<5} {step}")
     return 0
 
 
@@ -130,30 +131,30 @@ def open_until(phase: RunPhase) -> float | None:
     return None if is_over else SystemClock().wall()
 
 
-def next_text(run: RunFiles, where: RunStatus, asked: SlurmAnswer) -> str:
-    """Return the next commands of the user, for the state that a run is in."""
+def next_steps(run: RunFiles, where: RunStatus, asked: SlurmAnswer) -> list[str]:
+    """Return the next steps of the user for the state that a run is in, at most one command in each."""
     root, again, phase = shlex.quote(run.paths.root), run.command_to_go_on, where.phase
     if run.is_torchruns and phase is not RunPhase.SILENT:
-        return f"read torchrun's output; to start it again: {again}"
+        return ["read torchrun's output", f"to start it again: {again}"]
     if phase is RunPhase.SILENT:
         return _next_of_silent(run, asked)
     if phase is RunPhase.HELD:
         is_there = asked.job is None or asked.job.state.is_active
         release = f"scontrol release {run.job_id}"
-        return f"hpc-elastic logs {root}; {_MENDED}: {release if is_there else again}"
+        return [f"hpc-elastic logs {root}", f"{_MENDED}: {release if is_there else again}"]
     if phase is RunPhase.GONE and batch_log(run):
-        return f"read {shlex.quote(batch_log(run)[0])}, then {again}"
+        return [f"read {shlex.quote(batch_log(run)[0])}", again]
     if phase in (RunPhase.QUEUED, RunPhase.REQUEUED) and (helps := _what_helps(run, asked)):
-        return helps
+        return [helps]
     told = {
-        RunPhase.DONE: f"hpc-elastic logs {root}",
-        RunPhase.FAILED: f"hpc-elastic logs {root}; {_MENDED}: {again}",
-        RunPhase.QUEUED: f"hpc-elastic status {root} once the job has started",
+        RunPhase.DONE: [f"hpc-elastic logs {root}"],
+        RunPhase.FAILED: [f"hpc-elastic logs {root}", f"{_MENDED}: {again}"],
+        RunPhase.QUEUED: [f"hpc-elastic status {root} once the job has started"],
     }
     is_over = phase.is_final or phase is RunPhase.GONE or run.was_interrupted
-    if is_over and asked.job is not None and asked.job.state.is_active:  # not for long
-        again = f"{first_to_do(run.job_id, asked.job.state)}, then {again}"
-    return told.get(phase, again if is_over else f"hpc-elastic logs -f {root}")
+    waits = is_over and asked.job is not None and asked.job.state.is_active  # not for long
+    first = [first_to_do(run.job_id, asked.job.state)] if waits and asked.job is not None else []
+    return told.get(phase, [*first, again] if is_over else [f"hpc-elastic logs -f {root}"])
 
 
 def _what_helps(run: RunFiles, asked: SlurmAnswer) -> str:
@@ -163,13 +164,13 @@ def _what_helps(run: RunFiles, asked: SlurmAnswer) -> str:
     return what_helps(asked.fields, shlex.quote(run.paths.root))
 
 
-def _next_of_silent(run: RunFiles, asked: SlurmAnswer) -> str:
+def _next_of_silent(run: RunFiles, asked: SlurmAnswer) -> list[str]:
     """Return the fix for a run whose agents are silent."""
     root = shlex.quote(run.paths.root)
     if asked.job is None:
         job = f"whether job {run.job_id} runs" if run.job_id else "whether it runs"
         where = "where torchrun was started" if run.is_torchruns else "on a login node"
-        return f"look {where} {job}; if not, {run.command_to_go_on}"
+        return [f"look {where} {job}", f"if not: {run.command_to_go_on}"]
     if script_counts(signs_of(run, SystemClock().wall())):
-        return f"its batch script lives and acts by itself: hpc-elastic status {root} in a minute"
-    return f"hpc-elastic logs {root}; to end it: hpc-elastic cancel {root}, then {run.command_to_go_on}"
+        return [f"its batch script lives and acts by itself: hpc-elastic status {root} in a minute"]
+    return [f"hpc-elastic logs {root}", f"to end it: hpc-elastic cancel {root}", run.command_to_go_on]

@@ -26,7 +26,7 @@ from hpc_elastic.report.causes_text import (
 )
 from hpc_elastic.report.exit_codes import job_code_text
 from hpc_elastic.report.explain.facts import advised_interval_s, is_running
-from hpc_elastic.report.explain.words import progress_facts, starts_facts
+from hpc_elastic.report.explain.words import progress_facts
 from hpc_elastic.report.log_files import srun_said
 from hpc_elastic.report.node_status import node_facts
 from hpc_elastic.report.queue_text import (
@@ -104,7 +104,7 @@ def status_facts(run: RunFiles, asked: SlurmAnswer, account: Account) -> list[tu
     saved = newest_checkpoint(run.paths, now_s)
     facts += _checkpoint(run, saved)
     facts += [] if run.is_torchruns else _progress(run, account, saved)
-    facts += _saves(state, BEGINNING if saved is None else saved.step)
+    facts += _saves(run, BEGINNING if saved is None else saved.step)
     short = short_time_text(trained(run.records), _limit_s(run, asked))
     facts += [("time", short)] if short and state.ending is None else []
     facts += [("stopped", f"{each}; {LET_GO_ON}") for each in stopped_texts(state)]
@@ -137,8 +137,7 @@ def _checkpoint(run: RunFiles, saved: SavedCheckpoint | None) -> list[tuple[str,
 def _progress(run: RunFiles, account: Account, saved: SavedCheckpoint | None) -> list[tuple[str, str]]:
     """Return goodput, pace, and whether saves come often enough."""
     age_s = None if saved is None or run.state.running is None else saved.age_s
-    facts = progress_facts(account, advised_interval_s(run.paths, account), age_s)
-    return [*facts, *starts_facts(account, is_running=is_running(run))]
+    return progress_facts(account, advised_interval_s(run, account), age_s)
 
 
 def _limit_s(run: RunFiles, asked: SlurmAnswer) -> float | None:
@@ -149,19 +148,16 @@ def _limit_s(run: RunFiles, asked: SlurmAnswer) -> float | None:
     return seconds(str(run.spec.get("time", "")))
 
 
-def _saves(state: RunState, newest: int) -> list[tuple[str, str]]:
+def _saves(run: RunFiles, newest: int) -> list[tuple[str, str]]:
     """Return that workers cannot save when asked to, and that starts have saved nothing.
 
     One that runs may do so yet.
     """
-    progress = state.progress
+    state, progress = run.state, run.state.progress
     if state.ending is not None:
         return []
     never_asks = [("stops", NEVER_ASKS)] if state.never_asks else []
-    if state.running is not None and progress.began is not None:
-        has_saved = max(newest, progress.newest) > progress.began
-        progress = progress._replace(began=None, in_vain=0 if has_saved else progress.in_vain)
-    text = saves_text(progress, newest, None)
+    text = saves_text(progress.of_ended(newest) if is_running(run) else progress, newest, None)
     return [*never_asks, ("saves", text)] if text else never_asks
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hpc_elastic.account.account import Account, pace_of, seconds_of_nodes
@@ -79,7 +79,7 @@ _OF_A_RUN = tuple(bucket for bucket in Bucket if bucket not in (Bucket.SPARE, Bu
 
 
 def status_json(
-    identity: dict[str, Any], account: Account, facts: Iterable[tuple[str, str]], then: str
+    identity: dict[str, Any], account: Account, facts: Iterable[tuple[str, str]], then: Sequence[str]
 ) -> str:
     """Return a status as a document.
 
@@ -87,25 +87,27 @@ def status_json(
         identity: see `run_json`.
         account: of the run.
         facts: labels and texts for people.
-        then: the next commands.
+        then: the next steps.
     """
     lines = [{"label": label, "text": text} for label, text in facts]
-    return document("status", {**identity, "account": account_json(account), "facts": lines, "next": then})
+    return document(
+        "status", {**identity, "account": account_json(account), "facts": lines, "next": "; ".join(then)}
+    )
 
 
-def explanation_json(run: RunFiles, where: RunStatus, found: Explanation, then: str) -> str:
+def explanation_json(run: RunFiles, where: RunStatus, found: Explanation, then: Sequence[str]) -> str:
     """Return an explanation as a document.
 
     Args:
         run: its files.
         where: its state.
         found: the facts.
-        then: the next commands.
+        then: the next steps.
     """
     return document("explain", _explanation(run, where, found, then))
 
 
-def report_json(run: RunFiles, where: RunStatus, found: Explanation, then: str) -> str:
+def report_json(run: RunFiles, where: RunStatus, found: Explanation, then: Sequence[str]) -> str:
     """Return a report as a document: an explanation, with nodes, spans and steps; arguments as above."""
     spans, series = found.account.series.spans, found.account.series
     content = {
@@ -119,7 +121,7 @@ def report_json(run: RunFiles, where: RunStatus, found: Explanation, then: str) 
     return document("report", {**_explanation(run, where, found, then), **content})
 
 
-def _explanation(run: RunFiles, where: RunStatus, found: Explanation, then: str) -> dict[str, Any]:
+def _explanation(run: RunFiles, where: RunStatus, found: Explanation, then: Sequence[str]) -> dict[str, Any]:
     return {
         **run_json(run, where),
         "account": account_json(found.account),
@@ -129,7 +131,7 @@ def _explanation(run: RunFiles, where: RunStatus, found: Explanation, then: str)
             {"advice": one.advice.value, "number": one.number, "node": one.node, "step": one.step}
             for one in found.advice
         ],
-        "next": then,
+        "next": "; ".join(then),
     }
 
 

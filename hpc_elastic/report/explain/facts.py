@@ -9,17 +9,18 @@ from itertools import takewhile
 from statistics import median
 from typing import NamedTuple
 
-from hpc_elastic.account.account import Account, StopCost, account_of, starts_in_vain
+from hpc_elastic.account.account import Account, StopCost, account_of
 from hpc_elastic.account.read import read_facts
 from hpc_elastic.account.spans import Bucket, History, Stop, SubmitTime
 from hpc_elastic.clock import wall_of
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.checkpoints import newest_step, save_times
-from hpc_elastic.record.journal import Cause, RoundEnded
+from hpc_elastic.record.checkpoints import latest, newest_step, save_times
+from hpc_elastic.record.checkpoints import read_facts as read_checkpoint
+from hpc_elastic.record.journal import Cause, RoundEnded, RoundFormed
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.same_failure import signature
-from hpc_elastic.record.save_interval import young_interval_s
+from hpc_elastic.record.save_interval import SaveTimes, best_interval_s, disturbances
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles
 
 MOST_STOPS = 8  # that are named one by one; the cost of all is in the table of causes
@@ -162,8 +163,9 @@ def is_running(run: RunFiles) -> bool:
 
 
 def _about_saves(run: RunFiles, account: Account) -> list[AdviceFact]:
-    vain = starts_in_vain(account, is_running=is_running(run))
-    is_unmarked = newest_step(run.paths, BEGINNING) == BEGINNING and run.state.progress.newest == BEGINNING
+    newest, progress = newest_step(run.paths, BEGINNING), run.state.progress
+    vain = (progress.of_ended(newest) if is_running(run) else progress).starts_in_vain(newest)
+    is_unmarked = newest == progress.newest == BEGINNING
     has_stopped = bool(account.stops) and not run.is_torchruns
     mark = [AdviceFact(Advice.MARK_SAVES)] if is_unmarked and has_stopped else []
     if vain >= _TWICE:
@@ -173,24 +175,43 @@ def _about_saves(run: RunFiles, account: Account) -> list[AdviceFact]:
     wasted_s = sum(account.seconds.get(bucket, 0.0) for bucket in (Bucket.AGAIN, Bucket.LOST))
     if account.wall_s < _LONG_S or wasted_s / account.wall_s < _MUCH:
         return []
-    return [AdviceFact(Advice.SAVE_MORE, advised_interval_s(run.paths, account) or 0.0)]
+    return [AdviceFact(Advice.SAVE_MORE, advised_interval_s(run, account) or 0.0)]
 
 
-def advised_interval_s(paths: RunPaths, account: Account) -> float | None:
-    """Return the time between two saves that wastes least [s]; None if it is not known.
+def advised_interval_s(run: RunFiles, account: Account) -> float | None:
+    """Return the time between two saves that costs least [s], as `Checkpoints` chooses it; None: not known.
 
-    It follows from the median time of a save and the time of work between two stops that lost steps.
+    Args:
+        run: its files.
+        account: of its time.
     """
-    losses = [one for one in account.stops if one.lost_steps]
-    try:
-        saves = save_times(paths)
-    except (OSError, HpcElasticError):
-        saves = []
-    if not losses or not saves or account.wall_s < _LONG_S:
+    has_lost = any(one.lost_steps for one in account.stops)
+    save = _save_of(run.paths) if has_lost and account.wall_s >= _LONG_S else None
+    if save is None:
         return None
-    work = (Bucket.TRAINING, Bucket.AGAIN, Bucket.LOST, Bucket.SAVING)
-    between_s = sum(account.seconds.get(bucket, 0.0) for bucket in work) / len(losses)
-    return young_interval_s(median(saves), between_s)
+    return best_interval_s(save, disturbances(run.records).between_s(save, _running_s(run, account)))
+
+
+def _save_of(paths: RunPaths) -> SaveTimes | None:
+    """Return the time of a save: the newest one of `Checkpoints`, else the median of those in the loop."""
+    try:
+        newest = latest(paths)
+        facts = read_checkpoint(newest.path) if newest is not None and newest.path else None
+        took = save_times(paths) if facts is None else []
+    except (OSError, HpcElasticError):
+        return None
+    if facts is not None:
+        return SaveTimes(facts.blocked_s, facts.took_s)
+    return SaveTimes(median(took), median(took)) if took else None
+
+
+def _running_s(run: RunFiles, account: Account) -> float:
+    """Return for how long the newest round has run [s]; 0 if it is over."""
+    if run.state.running is None or not account.series.spans:
+        return 0.0
+    formed = next(record.at for record in reversed(run.records) if isinstance(record.entry, RoundFormed))
+    newest = account.series.spans[-1]
+    return max(0.0, newest.begin + newest.seconds - formed)
 
 
 def _about_failures(account: Account, groups: Sequence[StopFact]) -> list[AdviceFact]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from hpc_elastic.account.account import Account, StartAccount, seconds_of_nodes
@@ -12,8 +13,10 @@ from hpc_elastic.record.member_names import natural
 from hpc_elastic.report.explain.facts import Explanation
 from hpc_elastic.report.explain.words import cause_of, share_text, times_text
 from hpc_elastic.report.timeline import names_text, span_text
+from hpc_elastic.text import WIDTH, wrapped
 
 _MOST_NODES = 40  # rows of the table of nodes
+_LONG = 12  # characters of a word in a table
 
 
 class ReportTable(NamedTuple):
@@ -94,14 +97,56 @@ def _place(item: tuple[str, object]) -> tuple[object, ...]:
 
 
 def as_text(tables: Sequence[ReportTable]) -> list[str]:
-    """Return tables as lines with columns."""
+    """Return tables as lines of 80 columns; a path is never broken.
+
+    The last column of a table that is too wide for its paths follows each row on a line of its own.
+    """
     lines: list[str] = []
     for table in tables:
         rows = [table.head, *table.rows]
-        widths = [max(len(row[place]) for row in rows) for place in range(len(table.head))]
         lines += ["", f"{table.title}:"]
-        lines += ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        lines += _with_last_below(rows) if _is_crowded(rows) else _lines(rows)
     return lines
+
+
+def _lines(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = _widths(rows)
+    for row in rows:
+        yield from _in_columns(row, widths)
+
+
+def _is_crowded(rows: Sequence[tuple[str, ...]]) -> bool:
+    """Tell whether rows are too wide, and their last cells too long to be narrowed."""
+    width = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True))
+    return width > WIDTH and any(len(word) > _LONG for row in rows for word in row[-1].split())
+
+
+def _with_last_below(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = _widths([row[:-1] for row in rows])
+    yield from _in_columns(rows[0][:-1], widths)
+    for row in rows[1:]:
+        yield from _in_columns(row[:-1], widths)
+        if row[-1]:
+            yield f"    {rows[0][-1]}: {row[-1]}"
+
+
+def _widths(rows: Sequence[tuple[str, ...]]) -> list[int]:
+    """Return the widths of columns: the widest are narrowed, down to their longest word, until all fit."""
+    columns = list(zip(*rows, strict=True))
+    least = [max(len(word) for cell in column for word in (cell.split() or [""])) for column in columns]
+    widths = [max(map(len, column)) for column in columns]
+    while sum(widths) + 2 * len(widths) > WIDTH:
+        room = [(width, place) for place, width in enumerate(widths) if width > least[place]]
+        if not room:
+            break
+        widths[max(room)[1]] -= 1
+    return widths
+
+
+def _in_columns(cells: tuple[str, ...], widths: Sequence[int]) -> Iterator[str]:
+    parts = [wrapped(cell, "", "", width) for cell, width in zip(cells, widths, strict=True)]
+    for row in zip_longest(*parts, fillvalue=""):
+        yield "  " + "  ".join(map(str.ljust, row, widths)).rstrip()
 
 
 def as_markdown(tables: Sequence[ReportTable]) -> list[str]:

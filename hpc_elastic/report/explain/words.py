@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hpc_elastic.account.account import Account, Pace, pace_of, starts_in_vain
+from hpc_elastic.account.account import Account, Pace, pace_of
 from hpc_elastic.account.spans import Bucket, Stop
 from hpc_elastic.clock import date_text
 from hpc_elastic.record.journal import Cause
@@ -153,15 +153,6 @@ def rate_text(per_s: float) -> str:
         if per_s * times >= 1 or unit == "h":
             return f"{per_s * times:.3g} steps/{unit}"
     raise AssertionError
-
-
-def starts_facts(account: Account, *, is_running: bool) -> list[tuple[str, str]]:
-    """Return that starts in a row began from the same step and saved nothing newer; nothing below two."""
-    vain = starts_in_vain(account, is_running=is_running)
-    if vain < _SEVERAL:
-        return []
-    began = account.starts[-1].facts.began or 0
-    return [("starts", f"{vain} in a row began from step {began} and saved nothing newer")]
 
 
 def _time_text(account: Account) -> str:
