@@ -210,8 +210,8 @@ def _running_s(run: RunFiles, account: Account) -> float:
     if run.state.running is None or not account.series.spans:
         return 0.0
     formed = next(record.at for record in reversed(run.records) if isinstance(record.entry, RoundFormed))
-    newest = account.series.spans[-1]
-    return max(0.0, newest.begin + newest.seconds - formed)
+    begin, seconds = account.series.spans[-1][:2]
+    return max(0.0, begin + seconds - formed)
 
 
 def _about_failures(account: Account, groups: Sequence[StopFact]) -> list[AdviceFact]:
