@@ -209,7 +209,9 @@ def _running_s(run: RunFiles, account: Account) -> float:
     """Return for how long the newest round has run [s]; 0 if it is over."""
     if run.state.running is None or not account.series.spans:
         return 0.0
-    formed = next(record.at for record in reversed(run.records) if isinstance(record.entry, RoundFormed))
+    formed: float = next(
+        record.at for record in reversed(run.records) if isinstance(record.entry, RoundFormed)
+    )
     begin, seconds = account.series.spans[-1][:2]
     return max(0.0, begin + seconds - formed)
 
