@@ -261,7 +261,7 @@ class _Walk:
         self._durable = max(self._durable, -1 if step is None else step)
 
     def _kept(self, span: Span) -> tuple[Span, ...]:
-        """Return the parts of a span of a run that has failed or is held: steps that are not durable are lost."""
+        """Return the parts of a span of a run that has failed or is held: steps not durable are lost."""
         late = 0 if span.step is None else min(span.step - self._durable, span.steps)
         if late <= 0:
             return (span,)
