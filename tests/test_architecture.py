@@ -54,7 +54,11 @@ HEAVY = {
     "typer",
     "urllib",
 }
-LIGHT_STARTS = ["hpc_elastic.cli.main", "hpc_elastic.cli.run.command", "hpc_elastic.cli.commands.finish"]
+LIGHT_STARTS = [
+    "hpc_elastic.cli.main",
+    "hpc_elastic.cli.run.command",
+    "hpc_elastic.cli.commands.ending.finish",
+]
 AGENT_SIDE = {"hpc_elastic.agent", "hpc_elastic.multiprocessing", "hpc_elastic.rendezvous"}
 WORKER_LIGHT = HEAVY | AGENT_SIDE | {"subprocess"}
 
@@ -279,7 +283,7 @@ def test_importing_the_package_loads_nothing() -> None:
 
 # Who names this interpreter for something else than to start a process of ours with it.
 NAMES_PYTHON = {
-    "hpc_elastic/cli/commands/doctor_checks.py": "tells it to people, and starts it as a worker",
+    "hpc_elastic/cli/commands/site/doctor_checks.py": "tells it to people, and starts it as a worker",
     "hpc_elastic/isolated/lookup.py": "asks it, and starts it isolated",
     "hpc_elastic/start/agent.py": "runs the user's script",
     "hpc_elastic/processes/preload/warm_worker.py": "tells it to people",

@@ -47,7 +47,7 @@ READERS = {
     "store/mount.py": "the kernel's table of mounts",
     # what the user has written
     "api/start.py": "options in an error, which are put as Python's arguments",
-    "cli/commands/adopt.py": "lines of job scripts",
+    "cli/commands/submitting/adopt.py": "lines of job scripts",
     "cli/typer_app.py": "words of a command line",
     "cli/job_options.py": "options of a command line",
     "cli/run/agent_parts.py": "options of a command line",

@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return run(words[1:], owns_process=True)
     if words[:1] == ["finish"]:
-        from hpc_elastic.cli.commands.finish import main as finish  # noqa: PLC0415 - light on nodes
+        from hpc_elastic.cli.commands.ending.finish import main as finish  # noqa: PLC0415 - light on nodes
 
         return finish(words[1:])
     from hpc_elastic.cli.app import run as run_app  # noqa: PLC0415 - heavy, not for nodes

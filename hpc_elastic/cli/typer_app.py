@@ -94,7 +94,7 @@ def run_one_agent(context: typer.Context) -> int:
 
 def finish(context: typer.Context) -> int:
     """Decide whether the job is requeued, held or over; job scripts call it after srun."""
-    from hpc_elastic.cli.commands import finish as command  # noqa: PLC0415 - not for the other commands
+    from hpc_elastic.cli.commands.ending import finish as command  # noqa: PLC0415 - not for the other commands
 
     return command.main(_words_of(context))
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic import __version__
-from hpc_elastic.cli.commands.doctor import DoctorGroup, _directory, group_of
-from hpc_elastic.cli.commands.doctor_checks import package_finding, slurm_findings
+from hpc_elastic.cli.commands.site.doctor import DoctorGroup, _directory, group_of
+from hpc_elastic.cli.commands.site.doctor_checks import package_finding, slurm_findings
 from hpc_elastic.cli.main import main
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.slurm.client.commands import Slurm

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.cli.app import run
-from hpc_elastic.cli.commands.nodes import place_of
+from hpc_elastic.cli.commands.site.nodes import place_of
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.store.node_events import Fault, NodeEvent
 from hpc_elastic.store.node_ledger import place_for, read_ledger, remember

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from hpc_elastic.cli.commands.finish import _parser as finish_parser
+from hpc_elastic.cli.commands.ending.finish import _parser as finish_parser
 from hpc_elastic.cli.run.command import parser as run_parser
 from hpc_elastic.cli.typer_app import app_for
 

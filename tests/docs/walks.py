@@ -52,7 +52,12 @@ class Walk(NamedTuple):
 _SPAWN = "processes/process.py:spawn"
 _REPORT_LOSS = "node/setup/journal_entries.py:loss"
 WALKS = (
-    Walk("`submit` → sbatch", "submit", "cli/commands/submit.py:submit", "slurm/client/commands.py:sbatch"),
+    Walk(
+        "`submit` → sbatch",
+        "submit",
+        "cli/commands/submitting/submit.py:submit",
+        "slurm/client/commands.py:sbatch",
+    ),
     Walk("`run` main → worker spawned", "run", "", _SPAWN),
     Walk("SIGTERM → agent leaves", "run", "node/loop.py:_note"),
     Walk("`finish`", "finish"),

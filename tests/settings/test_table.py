@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer
 
-from hpc_elastic.cli.commands import finish
+from hpc_elastic.cli.commands.ending import finish
 from hpc_elastic.cli.job_options import with_job_options
 from hpc_elastic.cli.run.agent_parts import budgets_of, drain_times_of, hang_options_of, probe_of
 from hpc_elastic.cli.run.command import parser

@@ -24,20 +24,20 @@ class Home(NamedTuple):
 
 # One line per command. It raises HpcElasticError for what the user can mend, which is printed as one block.
 COMMANDS: Mapping[str, Home] = {
-    "submit": Home("submit", _START, takes_job=True),
-    "render": Home("render", _START, takes_job=True),
-    "adopt": Home("adopt", _START),
-    "status": Home("status", _LOOK_AFTER),
-    "explain": Home("explain", _LOOK_AFTER),
-    "report": Home("report", _LOOK_AFTER),
-    "timeline": Home("status", _LOOK_AFTER),
-    "logs": Home("logs", _LOOK_AFTER),
-    "stop": Home("stop", _LOOK_AFTER),
-    "cancel": Home("stop", _LOOK_AFTER),
-    "scale": Home("scale", _LOOK_AFTER),
-    "drill": Home("drill", _LOOK_AFTER),
-    "doctor": Home("doctor", _CLUSTER),
-    "nodes": Home("nodes", _CLUSTER),
+    "submit": Home("submitting.submit", _START, takes_job=True),
+    "render": Home("submitting.render", _START, takes_job=True),
+    "adopt": Home("submitting.adopt", _START),
+    "status": Home("looking.status", _LOOK_AFTER),
+    "explain": Home("looking.explain", _LOOK_AFTER),
+    "report": Home("looking.report", _LOOK_AFTER),
+    "timeline": Home("looking.status", _LOOK_AFTER),
+    "logs": Home("looking.logs", _LOOK_AFTER),
+    "stop": Home("ending.stop", _LOOK_AFTER),
+    "cancel": Home("ending.stop", _LOOK_AFTER),
+    "scale": Home("ending.scale", _LOOK_AFTER),
+    "drill": Home("ending.drill", _LOOK_AFTER),
+    "doctor": Home("site.doctor", _CLUSTER),
+    "nodes": Home("site.nodes", _CLUSTER),
 }
 
 

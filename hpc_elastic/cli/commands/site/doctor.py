@@ -85,7 +85,7 @@ def doctor(
 
 def _preload(text: str) -> int:
     """Preload modules here, and print the time that it saves."""
-    from hpc_elastic.cli.commands.doctor_checks import preload_findings  # noqa: PLC0415 - rare command
+    from hpc_elastic.cli.commands.site.doctor_checks import preload_findings  # noqa: PLC0415 - rare command
 
     return _print(preload_findings(text, SystemClock()))
 
@@ -115,7 +115,7 @@ def group_of(environ: Mapping[str, str]) -> DoctorGroup | None:
 
 def _here(path: str, nodes: int | None, words: Sequence[str]) -> int:
     """Check this machine, then let Slurm start the same on several nodes if that is wanted."""
-    from hpc_elastic.cli.commands.doctor_checks import CONTROLLER, machine_findings  # noqa: PLC0415 - rare command
+    from hpc_elastic.cli.commands.site.doctor_checks import CONTROLLER, machine_findings  # noqa: PLC0415 - rare command
     from hpc_elastic.slurm.client.commands import Slurm  # noqa: PLC0415
     from hpc_elastic.store.check.findings import Level, verdict  # noqa: PLC0415
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Annotated, Optional
 
-from hpc_elastic.cli.commands.explain import Looked, look_at
+from hpc_elastic.cli.commands.looking.explain import Looked, look_at
 from hpc_elastic.cli.parameters import Flag
 from hpc_elastic.cli.run_argument import RunArgument, find_run
 from hpc_elastic.cli.say import hand_out, say

@@ -130,7 +130,7 @@ def _tell_the_end(state: RunState, start: Start) -> None:
 
 def _explain(paths: RunPaths) -> None:
     """Print why the run has failed, as ``hpc-elastic explain`` does."""
-    from hpc_elastic.cli.commands.explain import look_at  # noqa: PLC0415 - rare
+    from hpc_elastic.cli.commands.looking.explain import look_at  # noqa: PLC0415 - rare
     from hpc_elastic.slurm.run_jobs.run_files import SlurmAnswer, read_run  # noqa: PLC0415 - rare
 
     for line in look_at(read_run(paths), SlurmAnswer(None, {})).lines:

@@ -13,7 +13,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from hpc_elastic.cli.commands.drill_before import (
+from hpc_elastic.cli.commands.ending.drill_before import (
     check_node,
     check_rank,
     confirm,

@@ -1,0 +1,1 @@
+"""The commands that start a run, and show its job script."""
