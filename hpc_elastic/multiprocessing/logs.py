@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 PLUGIN_GROUPS: Final = ("hpc_elastic.logs_specs", "torchrun.logs_specs")
+"""Entry point groups, searched in this order."""
 
 DEFAULT_PREFIX: Final = "[rank ${rank}] "
 """Template of what stands before each line of a worker on the agent's console."""
@@ -323,12 +324,6 @@ def log_line_prefix(template: str, *, role_name: str, rank: int, local_rank: int
     from string import Template  # noqa: PLC0415 - most agents start without
 
     return Template(template).safe_substitute(values)
-
-
-_STD_VALUES: Final = ("0", "1", "2", "3")
-
-
-"""Entry point groups, searched in this order."""
 
 
 def load_logs_specs(name: str) -> type[LogsSpecs]:

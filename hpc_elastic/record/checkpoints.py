@@ -20,7 +20,7 @@ from hpc_elastic.errors import DamagedError
 from hpc_elastic.store import files
 from hpc_elastic.store.files import make_directory
 from hpc_elastic.store.plain_file import read_plain
-from hpc_elastic.typed_json import Count, Seconds, decode, parse, read, whole_number
+from hpc_elastic.typed_json import Count, Seconds, read, whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,29 +127,16 @@ def parse_mark(data: bytes) -> Checkpoint | None:
     return Checkpoint(mark.step, mark.path) if mark.format == FORMAT else None
 
 
-def to_record(checkpoint: Checkpoint | None) -> dict[str, object] | None:
-    """Return a checkpoint as plain data for a journal record."""
-    return None if checkpoint is None else {"step": checkpoint.step, "path": checkpoint.path}
-
-
-def from_record(record: object) -> Checkpoint | None:
-    """Return the checkpoint in a journal record, or None if there is none."""
-    try:
-        return decode(Checkpoint, record) if isinstance(record, dict) else None
-    except DamagedError:
-        return None
-
-
 def to_env(checkpoint: Checkpoint | None) -> str:
     """Return the value of HPC_ELASTIC_CHECKPOINT; empty for no checkpoint."""
-    return "" if checkpoint is None else json.dumps(to_record(checkpoint))
+    return "" if checkpoint is None else json.dumps(checkpoint._asdict())
 
 
 def from_env(text: str) -> Checkpoint | None:
     """Return the checkpoint in HPC_ELASTIC_CHECKPOINT, or None if it is empty or damaged."""
     try:
-        return from_record(parse(text.encode("utf-8", "surrogateescape"))) if text else None
-    except ValueError:
+        return read(Checkpoint, text.encode("utf-8", "surrogateescape")) if text else None
+    except DamagedError:
         return None
 
 

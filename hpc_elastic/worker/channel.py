@@ -33,8 +33,8 @@ _SECTION_SLOTS = 8
 MAX_DEPTH = 8  # deeper sections count as the one around them
 _NAME_BYTES = 8 * (_SECTION_SLOTS - 2)
 # of a drain; all are 0 at first: until when [ns] (agent), since when in a critical section [ns] and its
-# name, whether asking counts as a step
-_UNTIL, _CRITICAL_SINCE, _CRITICAL_NAME, _COUNTS = 256, 257, 258, 264
+# name
+_UNTIL, _CRITICAL_SINCE, _CRITICAL_NAME, _CRITICAL_END = 256, 257, 258, 264
 _HANG = 265  # whether a drill wants the worker to hang; 0 at first
 _TOTAL = 267  # steps of the whole run; 0: the worker has not told them
 _SAVING = 266  # for how long the worker has stood still to save [ns]; 0 at first
@@ -305,7 +305,7 @@ class Channel:
         """The critical section that the worker is in; the outermost one of several."""
         slots = self._slots
         since = slots[_CRITICAL_SINCE]
-        name = slots[_CRITICAL_NAME:_COUNTS].tobytes().rstrip(b"\0").decode(errors="replace")
+        name = slots[_CRITICAL_NAME:_CRITICAL_END].tobytes().rstrip(b"\0").decode(errors="replace")
         return Critical(name, since / _NS) if since else None
 
     def enter_critical(self, name: bytes, since: float) -> None:
@@ -315,7 +315,7 @@ class Channel:
             name: see `section_name`.
             since: the node's monotonic time [s].
         """
-        self._slots[_CRITICAL_NAME:_COUNTS] = memoryview(name).cast("q")
+        self._slots[_CRITICAL_NAME:_CRITICAL_END] = memoryview(name).cast("q")
         self._slots[_CRITICAL_SINCE] = max(1, int(since * _NS))
 
     def leave_critical(self) -> None:
@@ -331,16 +331,6 @@ class Channel:
     def hang(self, wanted: bool) -> None:
         """Have the worker hang, or go on (`hpc-elastic drill`)."""
         self._slots[_HANG] = int(wanted)
-
-    @property
-    def counts_asking(self) -> bool:
-        """Whether the worker tells no steps, so that each time it asks to stop counts as one."""
-        return self._slots[_COUNTS] != 0
-
-    def count_asking(self, step: int) -> None:
-        """Publish a step of a worker that tells none (worker)."""
-        self._slots[_COUNTS] = 1
-        self.tick(step)
 
 
 def section_name(name: str) -> bytes:

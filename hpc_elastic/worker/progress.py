@@ -151,7 +151,7 @@ class WorkerProgress:
         """
         self._asked += 1
         if self._asked > 1:
-            channel.count_asking(self._asked)
+            channel.tick(self._asked)
         if self._asked == _TELL_AFTER and self._rank == 0:
             _warn(
                 "should_stop() is called and tick() is not: each call counts as a step. Call "

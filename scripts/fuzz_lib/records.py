@@ -63,7 +63,7 @@ _TYPED: tuple[tuple[str, type, bytes], ...] = (
         StoredJob,
         b'{"format": 1, "spec": {"command": ["train.py"], "nodes": "2:4", "max_restarts": 3}}',
     ),
-    ("site", Site, json.dumps(Site(30.0, 60.0, 0.0, "REQUEUE")._asdict()).encode()),
+    ("site", Site, json.dumps(Site(30.0, 60.0)._asdict()).encode()),
     ("mount", Mount, b'["/home", "nfs4", "server:/home", ["rw", "vers=4.2"]]'),
     (
         "node-event",

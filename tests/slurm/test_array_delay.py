@@ -29,9 +29,7 @@ WAITS = {
     "EligibleTime": "2026-11-21T20:02:01",
 }
 BACK = SlurmTask("7", 1, JobState.PENDING, "", "BeginTime")
-ENV = SlurmEnv(
-    "7_0", "8", "train", 0, 0, True, "n1", 0, ("n1",), None, False, None, None, TaskStart("7_0", 0, 0)
-)
+ENV = SlurmEnv("7_0", "8", 0, 0, True, "n1", 0, ("n1",), None, False, None, TaskStart("7_0", 0, 0))
 
 
 class Slurm(ArraySlurm):

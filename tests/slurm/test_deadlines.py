@@ -45,11 +45,11 @@ def test_times_as_slurm_prints_them(text: str, expected: float | None) -> None:
 
 
 def test_a_recorded_site_is_read() -> None:
-    """KillWait from the configuration, grace and mode from the partition."""
+    """KillWait from the configuration, grace from the partition."""
     low, low0, *_ = PARTITIONS
-    assert Site(5.0, 8.0, 0.0, "REQUEUE", user_signal=False) == deadlines.site_of(CONFIG, low)
+    assert Site(5.0, 8.0) == deadlines.site_of(CONFIG, low)
     assert 0.0 == deadlines.site_of(CONFIG, low0).grace_s
-    assert Site(5.0, 0.0, 0.0, "REQUEUE", user_signal=False) == deadlines.site_of(CONFIG, {})
+    assert Site(5.0, 0.0) == deadlines.site_of(CONFIG, {})
 
 
 def test_what_is_not_told_is_slurms_default() -> None:
@@ -59,11 +59,10 @@ def test_what_is_not_told_is_slurms_default() -> None:
 
 @pytest.mark.parametrize("name", ["SlurmctldParameters", "PreemptParameters"])
 def test_other_settings_of_a_site(name: str) -> None:
-    """Grace by QOS, time beyond the limit, a signal of the user's in place of SIGTERM."""
-    config = {"PreemptType": "preempt/qos", "OverTimeLimit": "2 min", name: "x,preempt_send_user_signal"}
-    site = deadlines.site_of(config, {"GraceTime": "8", "OverTimeLimit": "NONE"}, qos_grace_s=60.0)
-    assert (60.0, 120.0, True) == (site.grace_s, site.over_limit_s, site.user_signal)
-    assert 300.0 == deadlines.site_of(config, {"OverTimeLimit": "5"}).over_limit_s
+    """Grace by QOS, a signal of the user's in place of SIGTERM."""
+    config = {"PreemptType": "preempt/qos", name: "x,preempt_send_user_signal"}
+    site = deadlines.site_of(config, {"GraceTime": "8"}, qos_grace_s=60.0)
+    assert (60.0, True) == (site.grace_s, site.user_signal)
     assert 0.0 == deadlines.site_of(config, {"GraceTime": "8"}).grace_s
 
 
@@ -204,13 +203,11 @@ def test_each_part_and_unit_of_a_time_counts(text: str, expected: float | None) 
 
 
 def test_what_a_site_grants_where_several_settings_tell() -> None:
-    """The partition goes before the cluster; the grace of a QOS counts only where preemption goes by it."""
-    config = {"KillWait": "0 sec", "OverTimeLimit": "2 min", "PreemptMode": "CANCEL"}
-    site = deadlines.site_of(config, {"GraceTime": "8", "PreemptMode": "REQUEUE"}, qos_grace_s=60.0)
-    assert (0.0, 8.0, 120.0, "REQUEUE", False) == tuple(site)
-    site = deadlines.site_of({**config, "PreemptType": "preempt/qos"}, {"OverTimeLimit": "0"})
-    assert (0.0, 0.0, 0.0, "CANCEL", False) == tuple(site)
-    assert (30.0, 0.0, 0.0, "", False) == tuple(Site())
+    """The grace of a QOS counts only where preemption goes by it."""
+    config = {"KillWait": "0 sec"}
+    assert Site(0.0, 8.0) == deadlines.site_of(config, {"GraceTime": "8"}, qos_grace_s=60.0)
+    assert Site(0.0, 0.0) == deadlines.site_of({**config, "PreemptType": "preempt/qos"}, {})
+    assert (30.0, 0.0, False) == tuple(Site())
 
 
 def test_the_margin_of_kill_wait() -> None:

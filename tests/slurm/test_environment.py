@@ -29,7 +29,6 @@ def test_a_task_of_a_step_is_read() -> None:
     assert env == SlurmEnv(
         job_ref="1000",
         job_id="1000",
-        job_name="train",
         link=0,
         restart_count=0,
         in_step=True,
@@ -38,7 +37,6 @@ def test_a_task_of_a_step_is_read() -> None:
         node_names=("node2", "node3", "node4"),
         gpus_on_node=2,
         has_gpus_untold=False,
-        cpus_on_node=8,
         end_time_s=None,
     )
 

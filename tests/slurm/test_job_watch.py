@@ -144,7 +144,7 @@ def test_why_a_signal_came(listen: Listen) -> None:
     heard.watch.ask_why(100.0, is_warning=False)
     told = heard.next()
     assert Told(Cause.TIME_LIMIT, "the time limit is reached", 100.0 + 15, explains=True) == told
-    assert Site(20.0, 60.0, 0.0, "REQUEUE", user_signal=False) == read_site(heard.watch._place.paths)
+    assert Site(20.0, 60.0) == read_site(heard.watch._place.paths)
     assert heard.watch.take() is None
 
 

@@ -57,16 +57,6 @@ def test_the_lead_is_what_saves_of_this_run_need(
     assert expected == leads(wanted)
 
 
-def test_a_script_of_an_older_version_is_left_alone(workdir: Path) -> None:
-    """Its agents would be warned early and still end their workers after the time that it has."""
-    wanted = request(time="4h")
-    save(wanted.paths)
-    old = wanted.script.replace('begin_job "$@"', "")
-    assert ("0",) == leads(SubmitRequest(wanted.spec, wanted.paths, "id", "token", 0, old))
-    yesterdays = f'{old}[ -z "${{3:-}}" ] || agent+=(--warn-timeout="$3")\n'
-    assert 4 == len(leads(SubmitRequest(wanted.spec, wanted.paths, "id", "token", 0, yesterdays)))
-
-
 def test_drains_count_as_saves_do(workdir: Path, run_paths: RunPaths) -> None:
     """From the request to the last worker's end."""
     drain = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.end.requeue import PATIENCE_S, HandBack, RequeueOutcome, start_sooner
+from hpc_elastic.slurm.end.requeue import PATIENCE_S, HandBack, RequeueOutcome
 from hpc_elastic.testing.clock import FakeClock
 from tests.slurm.stand_in import FakeJob
 
@@ -98,16 +98,3 @@ def test_a_job_is_held_with_its_reason(job: FakeJob) -> None:
     job.set(JobState="PENDING", Restarts="1", Comment="token mine | held: before")
     assert RequeueOutcome.DONE is hand_back(job).hold("again").outcome
     assert ["scontrol update JobId=7 Comment=token mine | held: again", "scontrol hold 7"] == job.calls[-2:]
-
-
-def test_a_requeued_job_may_start_sooner(job: FakeJob) -> None:
-    """As soon as it is pending; a job that runs, is held or is gone needs nothing."""
-    job.set(JobState="PENDING", Restarts="1", Reason="BeginTime")
-    assert start_sooner(Slurm(job.environ), "7_2", FakeClock(), limit_s=60)
-    assert ["scontrol update JobId=7_2 StartTime=now+3"] == job.calls
-    for fields in ({"JobState": "PENDING", "Reason": "JobHeldUser"}, {"JobState": "CANCELLED"}):
-        job.set(**fields)
-        assert not start_sooner(Slurm(job.environ), "7", FakeClock(), limit_s=60)
-    job.set(JobState="COMPLETING")
-    assert not start_sooner(Slurm(job.environ), "7", FakeClock(), limit_s=60)
-    assert 1 == len(job.calls)

@@ -55,8 +55,6 @@ class Site(NamedTuple):
 
     kill_wait_s: Seconds = KILL_WAIT_S
     grace_s: Seconds = 0.0  # of a preemption
-    over_limit_s: Seconds = 0.0  # beyond the time limit
-    preempt_mode: str = ""
     user_signal: bool = False  # preemption sends the signal of --signal in place of SIGTERM
 
 
@@ -85,16 +83,12 @@ def site_of(
         qos_grace_s: grace of the job's QOS, where preemption goes by QOS.
     """
     kill_wait_s = seconds(config.get("KillWait", ""))
-    over_s = seconds(partition.get("OverTimeLimit", ""))
-    over_minutes = over_s if over_s is not None else seconds(config.get("OverTimeLimit", "").split(" ")[0])
     by_qos = config.get("PreemptType", "").endswith("/qos")
     grace_s = qos_grace_s if by_qos else seconds(partition.get("GraceTime", ""))
     parameters = f"{config.get('SlurmctldParameters', '')},{config.get('PreemptParameters', '')}"
     return Site(
         kill_wait_s=KILL_WAIT_S if kill_wait_s is None else kill_wait_s,
         grace_s=grace_s or 0.0,
-        over_limit_s=60 * (over_minutes or 0.0),
-        preempt_mode=partition.get("PreemptMode") or config.get("PreemptMode", ""),
         user_signal="send_user_signal" in parameters,
     )
 

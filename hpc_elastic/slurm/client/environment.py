@@ -19,7 +19,6 @@ class SlurmEnv(NamedTuple):
 
     job_ref: str  # how to name this job to scontrol and scancel; an array task never by the array's id
     job_id: str
-    job_name: str
     link: int  # how many jobs of the same submission came before this one
     restart_count: int  # how often Slurm started this job before
     in_step: bool  # started by srun, not the batch script itself
@@ -28,7 +27,6 @@ class SlurmEnv(NamedTuple):
     node_names: tuple[str, ...]  # of the step, else of the job
     gpus_on_node: int | None  # None as well where the environment names those of the batch host alone
     has_gpus_untold: bool  # the job has GPUs, but how many of them here Slurm alone knows
-    cpus_on_node: int | None
     end_time_s: float | None  # end of the allocation [s since the epoch]; None before Slurm 23.02: ask squeue
     task: TaskStart | None = None  # in array mode: which start of which task this is
 
@@ -55,7 +53,6 @@ class SlurmEnv(NamedTuple):
         return cls(
             job_ref=job_ref(environ) or job_id,
             job_id=job_id,
-            job_name=environ.get("SLURM_JOB_NAME", ""),
             link=_count(environ, Env.LINK) or 0,
             restart_count=_count(environ, "SLURM_RESTART_COUNT") or 0,
             in_step=in_step,
@@ -64,7 +61,6 @@ class SlurmEnv(NamedTuple):
             node_names=names,
             gpus_on_node=gpus,
             has_gpus_untold=gpus is None and _gpus(environ, is_elsewhere=False) is not None,
-            cpus_on_node=_count(environ, "SLURM_CPUS_ON_NODE"),
             end_time_s=_count(environ, "SLURM_JOB_END_TIME"),
             task=task_start(environ),
         )

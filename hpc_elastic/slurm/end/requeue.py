@@ -1,4 +1,4 @@
-"""Giving a job back to Slurm: requeue, hold, submit again, start sooner. All may be done twice.
+"""Giving a job back to Slurm: requeue, hold, submit again. All may be done twice.
 
 `LastResort` requeues a job whose batch script was killed while the shared directory holds its agents up.
 Slurm kills the agents KillWait after that, 30 s by default. Usually one of them records the cause and
@@ -22,10 +22,8 @@ from hpc_elastic.slurm.client.job_standing import (
     JobFacts,
     Standing,
     is_held_reason,
-    job_facts,
     standing,
 )
-from hpc_elastic.slurm.client.parse import JobState
 
 LOOK_S = 1.0  # how often it is seen whether the agent is held up, and for so long it must have been
 _LONGEST_ASK_PAUSE_S = 10.0  # between questions to Slurm
@@ -141,41 +139,6 @@ def _is_requeued(_job: JobFacts, stands: Standing) -> bool:
 
 def _is_held(job: JobFacts, stands: Standing) -> bool:
     return stands is Standing.REQUEUED and (job.held or is_held_reason(job.reason))
-
-
-def start_sooner(
-    slurm: Slurm, job_ref: str, clock: Clock, *, limit_s: float, wanted: Callable[[], bool] = lambda: True
-) -> bool:
-    """Cut the delay after a requeue, about two minutes by default, as soon as the job is pending.
-
-    For a process that outlives the job's script; a job that waits for another reason starts no sooner.
-
-    Args:
-        slurm: Slurm's commands.
-        job_ref: the requeued job, or the task of an array.
-        clock: paces the questions.
-        limit_s: how long to wait for the job to be pending.
-        wanted: tells whether it is still to be done.
-
-    Returns:
-        Whether the job may start now.
-    """
-    give_up_at = clock.monotonic() + limit_s
-    while wanted() and clock.monotonic() < give_up_at:
-        try:
-            fields = slurm.show_job(job_ref)
-            job = job_facts(fields) if fields else None
-            if job is None or (job.state is JobState.ENDED) or job.held:
-                return False
-            if job.state is JobState.RUNNING:
-                return True
-            if job.state is JobState.PENDING:
-                slurm.update(job_ref, SOON)
-                return True
-        except SlurmCommandError:
-            pass  # the controller is busy
-        clock.sleep(_FIRST_PAUSE_S)
-    return False
 
 
 class LastResort:

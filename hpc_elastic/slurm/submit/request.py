@@ -13,9 +13,9 @@ from pathlib import Path
 
 from hpc_elastic.clock import date_text
 from hpc_elastic.errors import InputError
-from hpc_elastic.ids import RUNS_FOLDER, Env
+from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.isolated import lookup
-from hpc_elastic.isolated.argv import OwnPath, own_argv
+from hpc_elastic.isolated.argv import OwnPath
 from hpc_elastic.paths import RunPaths, readable_name
 from hpc_elastic.slurm.job import script as script_text
 from hpc_elastic.slurm.job.script import BASE, RunNames, Template
@@ -86,25 +86,6 @@ class SubmitRequest:
         if self.lead_s is not None:
             return (*words, str(link), number_text(self.lead_s))
         return (*words, str(link)) if link else words
-
-    @property
-    def agent_argv(self) -> tuple[str, ...]:
-        """The command of one agent, as the script gives it to srun."""
-        python, where = self.spec.python or sys.executable, own_path_of(self.spec)
-        flags = script_text.agent_flags(self.spec)
-        worker = script_text.worker_command(self.spec, python, where)
-        own = own_argv(python, where=where)
-        return (*own, "run", f"--run-dir={self.paths.root}", *flags, "--", *worker)
-
-    @property
-    def agent_environment(self) -> dict[str, str]:
-        """The variables that the script adds to the environment of the agents."""
-        return {
-            **self.spec.env,
-            Env.RUN_DIR: self.paths.root,
-            Env.RUN_ID: self.run_id,
-            Env.SUBMISSION: str(self.submission),
-        }
 
     @property
     def header_names(self) -> tuple[str, ...]:

@@ -21,7 +21,6 @@ from hpc_elastic.slurm.run_jobs.submissions import Link
 from hpc_elastic.slurm.submit.request import SubmitRequest, new_token
 from hpc_elastic.store.trust import exposures
 
-_TAKES_A_LEAD = ('begin_job "$@"', "${3:-}")  # job scripts have one of them; those of older versions do not
 _STDIN = "/dev/stdin"  # sbatch takes no arguments of a script that it reads without a name
 
 
@@ -210,7 +209,7 @@ def with_measured_lead(wanted: SubmitRequest) -> SubmitRequest:
     """
     spec = wanted.spec
     limit_s = None if "time-min" in spec.sbatch else spec.time_limit_s
-    if spec.checkpoint_lead is not None or limit_s is None or not _takes_a_lead(wanted.script):
+    if spec.checkpoint_lead is not None or limit_s is None:
         return wanted
     default_s = checkpoint_lead_s(spec)
     try:
@@ -220,10 +219,6 @@ def with_measured_lead(wanted: SubmitRequest) -> SubmitRequest:
     most_s = MAX_SIGNAL_S - deadlines.WARNING_JITTER_S
     lead_s = min(deadlines.warning_lead_s(saves, drains, default_s, limit_s), most_s)
     return replace(wanted, lead_s=lead_s) if lead_s > default_s else wanted
-
-
-def _takes_a_lead(script: str) -> bool:
-    return any(text in script for text in _TAKES_A_LEAD)
 
 
 def lead_text(queued: SubmitRequest) -> str:
