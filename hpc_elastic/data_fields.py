@@ -5,7 +5,7 @@ The fields are made on request: an agent starts without the module `dataclasses`
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 
 class DataFields:
@@ -37,16 +37,24 @@ class DataFields:
 
 
 class DataParams:
-    """`__dataclass_params__` of such a class.
-
-    Args:
-        frozen: whether its objects cannot be changed.
-    """
-
-    def __init__(self, *, frozen: bool = False) -> None:
-        self._frozen = frozen
+    """`__dataclass_params__` of such a class."""
 
     def __get__(self, instance: object, owner: type) -> Any:
         from dataclasses import make_dataclass  # noqa: PLC0415 - see above
 
-        return vars(make_dataclass(owner.__name__, (), frozen=self._frozen))["__dataclass_params__"]
+        return vars(make_dataclass(owner.__name__, ()))["__dataclass_params__"]
+
+
+class DataClass:
+    """Base of such a class: its objects are shown and compared by their values, which may change."""
+
+    __dataclass_params__: ClassVar[Any] = DataParams()
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return vars(self) == vars(other) if isinstance(other, type(self)) else NotImplemented

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from hpc_elastic.data_fields import DataFields, DataParams
+from hpc_elastic.data_fields import DataClass, DataFields
 from hpc_elastic.record.journal import RoundFormed
 
 # Ports below the range from which the kernel takes outgoing ones, so that nobody else's connection
@@ -15,7 +15,7 @@ from hpc_elastic.record.journal import RoundFormed
 _PORTS = range(20_000, 32_000)
 
 
-class RendezvousStoreInfo:
+class RendezvousStoreInfo(DataClass):
     """Where the workers' own process group meets.
 
     Args:
@@ -28,20 +28,10 @@ class RendezvousStoreInfo:
     __dataclass_fields__: ClassVar[dict[str, Any]] = DataFields(  # type: ignore[assignment]
         "master_addr", "master_port"
     )
-    __dataclass_params__: ClassVar[Any] = DataParams()
-    __hash__ = None  # type: ignore[assignment]  # as of any data class whose values may change
 
     def __init__(self, master_addr: str, master_port: int) -> None:
         self.master_addr = master_addr
         self.master_port = master_port
-
-    def __repr__(self) -> str:
-        return f"RendezvousStoreInfo(master_addr={self.master_addr!r}, master_port={self.master_port!r})"
-
-    def __eq__(self, other: object) -> bool:
-        if other.__class__ is not self.__class__:
-            return NotImplemented
-        return vars(self) == vars(other)
 
     @staticmethod
     def build(

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from hpc_elastic.data_fields import DataFields, DataParams
+from hpc_elastic.data_fields import DataClass, DataFields
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.std import Std
@@ -38,7 +38,7 @@ class LogDirError(InputError, NotADirectoryError):
         self.errno = errno.ENOTDIR
 
 
-class LogsDest:
+class LogsDest(DataClass):
     """The files of each local rank.
 
     Args:
@@ -60,7 +60,6 @@ class LogsDest:
         filtered_stdout="",
         filtered_stderr="",
     )
-    __dataclass_params__: ClassVar[Any] = DataParams()
 
     def __init__(  # noqa: PLR0913 - torch's fields
         self,
@@ -79,14 +78,6 @@ class LogsDest:
         self.error_files = {} if error_files is None else error_files
         self.filtered_stdout = filtered_stdout
         self.filtered_stderr = filtered_stderr
-
-    def __repr__(self) -> str:
-        return f"LogsDest({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LogsDest) and vars(self) == vars(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class LogsSpecs(ABC):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from hpc_elastic.clock import Clock, SystemClock
-from hpc_elastic.data_fields import DataFields, DataParams
+from hpc_elastic.data_fields import DataClass, DataFields
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.errors.failure import ProcessFailure
 from hpc_elastic.multiprocessing.logs import LogsSpecs
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Entrypoint: TypeAlias = str | Callable[..., Any]
 
 
-class RunProcsResult:
+class RunProcsResult(DataClass):
     """The end of a group, or its failures; keys are local ranks.
 
     Args:
@@ -37,7 +37,6 @@ class RunProcsResult:
     __dataclass_fields__: ClassVar[dict[str, Any]] = DataFields(  # type: ignore[assignment]
         return_values=dict, failures=dict, stdouts=dict, stderrs=dict
     )
-    __dataclass_params__: ClassVar[Any] = DataParams()
 
     def __init__(
         self,
@@ -50,17 +49,6 @@ class RunProcsResult:
         self.failures = {} if failures is None else failures
         self.stdouts = {} if stdouts is None else stdouts
         self.stderrs = {} if stderrs is None else stderrs
-
-    def __repr__(self) -> str:
-        return (
-            f"RunProcsResult(return_values={self.return_values}, failures={self.failures}, "
-            f"stdouts={self.stdouts}, stderrs={self.stderrs})"
-        )
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RunProcsResult) and vars(self) == vars(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def is_failed(self) -> bool:
         """Return whether any process has failed."""

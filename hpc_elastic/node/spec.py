@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from hpc_elastic.data_fields import DataFields, DataParams
+from hpc_elastic.data_fields import DataClass, DataFields
 from hpc_elastic.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class WorkerState(str, Enum):
         return state in (WorkerState.HEALTHY, WorkerState.UNHEALTHY)
 
 
-class WorkerSpec:
+class WorkerSpec(DataClass):
     """The work of this node.
 
     Args:
@@ -90,7 +90,6 @@ class WorkerSpec:
         redirects=None,
         tee=None,
     )
-    __dataclass_params__: ClassVar[Any] = DataParams()
 
     def __init__(  # noqa: PLR0913 - torch's signature
         self,
@@ -154,14 +153,6 @@ class WorkerSpec:
         _check("max_restarts", _is_at_least(0, self.max_restarts), self.max_restarts, "at least 0")
         self.entrypoint = chosen
 
-    def __repr__(self) -> str:
-        return _shown(self, vars(self))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, WorkerSpec) and vars(self) == vars(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
     def get_entrypoint_name(self) -> str:
         """Return a short name of the program or function."""
         if isinstance(self.entrypoint, str):
@@ -194,10 +185,6 @@ def _warn_of_fn() -> None:
         DeprecationWarning,
         stacklevel=3,
     )
-
-
-def _shown(thing: object, fields: Mapping[str, object]) -> str:
-    return f"{type(thing).__name__}({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
 
 
 class Worker:
@@ -258,7 +245,7 @@ class WorkerGroup:
         self.state = WorkerState.INIT
 
 
-class RunResult:
+class RunResult(DataClass):
     """How the workers of this agent ended, by global rank; those that the agent ended are in neither map.
 
     Args:
@@ -270,7 +257,6 @@ class RunResult:
     __dataclass_fields__: ClassVar[dict[str, Any]] = DataFields(  # type: ignore[assignment]
         "state", return_values=dict, failures=dict
     )
-    __dataclass_params__: ClassVar[Any] = DataParams()
 
     def __init__(
         self,
@@ -281,14 +267,6 @@ class RunResult:
         self.state = state
         self.return_values: Mapping[int, Any] = {} if return_values is None else return_values
         self.failures: Mapping[int, ProcessFailure] = {} if failures is None else failures
-
-    def __repr__(self) -> str:
-        return _shown(self, vars(self))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RunResult) and vars(self) == vars(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def is_failed(self) -> bool:
         """Tell whether the workers failed; workers that cannot go on nor end have failed, too."""

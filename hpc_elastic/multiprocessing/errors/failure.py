@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
 from hpc_elastic.clock import SystemClock, date_text
-from hpc_elastic.data_fields import DataFields, DataParams
+from hpc_elastic.data_fields import DataClass, DataFields
 from hpc_elastic.errors import DamagedError
 from hpc_elastic.store.plain_file import open_plain
 from hpc_elastic.typed_json import parse
@@ -25,7 +25,7 @@ _NO_DETAILS: Final = "To enable traceback see: https://pytorch.org/docs/stable/e
 """As in torch: people and programs know it."""
 
 
-class ProcessFailure:
+class ProcessFailure(DataClass):
     """One worker that ended with an exit code other than 0.
 
     The error file is read once, here, and never raises: a missing, empty, cut or foreign file
@@ -44,7 +44,6 @@ class ProcessFailure:
         *("local_rank", "pid", "exitcode", "error_file"),
         derived=("error_file_data", "message", "timestamp"),
     )
-    __dataclass_params__: ClassVar[Any] = DataParams()
 
     def __init__(
         self, local_rank: int, pid: int, exitcode: int, error_file: str, observed_at: float | None = None
@@ -76,11 +75,6 @@ class ProcessFailure:
     def __repr__(self) -> str:
         shown = ("local_rank", "pid", "exitcode", "error_file", "message", "timestamp")
         return f"ProcessFailure({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ProcessFailure) and vars(self) == vars(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def reply(self) -> ErrorReply:
         """Return the content of the error file."""
