@@ -46,7 +46,7 @@ def waiting_text(view: rules.Joining, waited: rules.Waited, now: float, place: s
         of, left_s = view.target, (waited.quorum_since or now) + settings.last_call_timeout - now
     if len(ready) >= of:
         return ""
-    absent = rules.missing(view, ready, now)
+    absent = rules.missing(view, now)
     names = f" ({_names(absent)})" if absent else ""
     here = _names([node_of(node_id) for node_id in ready])
     return (

@@ -24,10 +24,11 @@ from hpc_elastic.record.member_names import (
     Roster,
     Seen,
     Suspicion,
+    are_beats,
     forgive,
     is_news,
+    moved,
     newest_record,
-    observe,
     parse_name,
     parse_suspicion,
     suspicions_in,
@@ -82,6 +83,7 @@ class Membership:
         self.node_id = facts.member.node_id  # this agent's id in the roster
         self.epoch = epoch
         self.roster: Roster = {}
+        self.changes = 0  # how often the roster has changed by more than heartbeats
         self._offered = ""  # name of this agent's own offer
         self._listed: set[str] = set()  # names of the last look; what was seen then is no news
         self.suspicions: frozenset[Suspicion] = frozenset()
@@ -156,18 +158,22 @@ class Membership:
         names = self._store.list(MEMBERS)
         now = self._clock.monotonic()
         half = self._settings.lease / 2
-        new = set(names) - self._listed
-        self._listed = set(names)
-        roster = observe(self.roster, new, self.epoch, now)
-        if now - before > half or self._was_away(before) or self._was_blind:
+        listed = set(names)
+        new, self._listed = listed - self._listed, listed
+        found = moved(self.roster, new, self.epoch, now)
+        if self._name is not None:  # a stale listing may not show the own name yet
+            found[self.node_id] = Seen(self._name, now)
+        is_blind = now - before > half or self._was_away(before) or self._was_blind
+        if is_blind or not are_beats(self.roster, found, self._settings.lease):
+            self.changes += 1
+        roster = {**self.roster, **found}
+        if is_blind:
             roster = forgive(roster, now)
             self.suspected_at.clear()
             self._was_blind = False
-        if self._name is not None:  # a stale listing may not show the own name yet
-            roster = {**roster, self.node_id: Seen(self._name, now)}
         self.roster = roster
         self.suspicions = suspicions_in(names, self.epoch)
-        self.newest_record = newest_record(names, roster)
+        self.newest_record = max(self.newest_record, newest_record(new, found))
         return roster
 
     def tell_news(self) -> None:
@@ -204,6 +210,7 @@ class Membership:
 
     def forgive(self) -> None:
         """Start all leases anew: this observer could not see."""
+        self.changes += 1
         self.roster = forgive(self.roster, self._clock.monotonic())
 
     def _was_away(self, now: float) -> bool:

@@ -7,18 +7,26 @@ so every rule can be tested by itself and run in a simulation.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cached_property
 from typing import NamedTuple
 
 from hpc_elastic.errors import InputError, RunDirError
-from hpc_elastic.meet.liveness import WATCHERS, is_alive, long_lost, silent, surely_silent
+from hpc_elastic.meet.liveness import (
+    STALL_LEASES,
+    WATCHERS,
+    is_alive,
+    long_lost,
+    silent,
+    surely_silent,
+)
 from hpc_elastic.record.array_task import array_of, is_newer, outdated
 from hpc_elastic.record.journal import Epoch, RoundFormed
-from hpc_elastic.record.member_names import TERMINAL, Phase, Roster, Seen, absent, natural
+from hpc_elastic.record.member_names import TERMINAL, Phase, Roster, absent, natural
 from hpc_elastic.record.state import RunState, is_released
 from hpc_elastic.settings.setting import agents
 from hpc_elastic.settings.table import JobSettings
 
+_ROUNDING_S = 1e-6  # two sums of the same times may differ by less
 READ_S = 0.005  # time that the first node gets for each node of the round before the next one acts
 MAX_INTERVAL_S = 86400.0  # a day between two heartbeats; the kernel's waits end at some weeks
 ANNOUNCERS = 3  # nodes that announce a start of the run at once; the others give them time
@@ -121,6 +129,7 @@ class Joining(NamedTuple):
     settings: MeetingSettings
     announces: bool = True  # whether this node is among the first to announce a start
     looked_at: float | None = None  # when this node last looked at the members [s]; None: just now
+    gathering: Gathering | None = None  # what follows from all this, if it was found before and still holds
 
     @property
     def target(self) -> int:
@@ -132,10 +141,95 @@ class Joining(NamedTuple):
         return max(low, wanted if self.settings.may_outgrow else min(high, wanted))
 
 
+class Gathering:
+    """All that follows from the members of a view at one time, each found once and when it is asked for.
+
+    It costs time in proportion to the number of nodes, and holds until more than heartbeats happens.
+
+    Args:
+        view: the knowledge of a joining node.
+        now: that node's time [s].
+        changes: how often the roster has changed by more than heartbeats.
+    """
+
+    def __init__(self, view: Joining, now: float, changes: int = 0) -> None:
+        self._view = view
+        self._now = now
+        self._changes = changes
+        lease, ages = view.settings.lease, [now - entry.changed_at for entry in view.roster.values()]
+        limits = (lease, STALL_LEASES * lease)
+        left = [limit - age for limit in limits for age in ages if age < limit]
+        self._left_s = min(left, default=float("inf"))  # until the next lease runs out
+
+    def holds_for(self, view: Joining, now: float, changes: int) -> bool:
+        """Tell whether the same follows from a later view: no record, no phase and no lease has changed."""
+        same = self._view
+        unchanged = changes == self._changes and view.state is same.state and view.settings is same.settings
+        return unchanged and 0 <= now - self._now < self._left_s - _ROUNDING_S
+
+    @cached_property
+    def outdated(self) -> frozenset[str]:
+        """The ids of agents whose task has been started anew."""
+        return outdated(self._view.roster)
+
+    @cached_property
+    def ready(self) -> list[str]:
+        """The ids of the live nodes that wait for the next round, in rank order."""
+        view, now = self._view, self._now
+        wanted, gone = view.state.rounds + 1, view.state.left | self.outdated
+        ids = (
+            node_id
+            for node_id, entry in view.roster.items()
+            if entry.name.phase is Phase.JOINING
+            and entry.name.round == wanted
+            and node_id not in gone
+            and (node_id == view.me or is_alive(entry, now, view.settings.lease))
+        )
+        return _in_rank_order(view.state.expected, ids)
+
+    @cached_property
+    def place(self) -> int | None:
+        """The place of this node among those that wait; None if it does not."""
+        ready, me = self.ready, self._view.me
+        return ready.index(me) if me in ready else None
+
+    @cached_property
+    def coming(self) -> frozenset[str]:
+        """The names of the nodes that may still come to the next round."""
+        return _may_come(self._view, self.ready, self._now)
+
+    @cached_property
+    def surely_coming(self) -> frozenset[str]:
+        """The same for a verdict that would end this start of the job."""
+        return _may_come(self._view, self.ready, self._now, only_sure=True)
+
+    @cached_property
+    def missing(self) -> tuple[str, ...]:
+        """The names of those that may still come, in their order."""
+        return tuple(sorted(self.coming, key=natural))
+
+    @cached_property
+    def is_complete(self) -> bool:
+        """Whether waiting longer cannot bring more nodes into the round."""
+        return _everybody_in(self._view, self)
+
+    @cached_property
+    def chosen(self) -> tuple[str, ...]:
+        """The nodes of the next round if it begins now, in the order of their ranks."""
+        last = self._view.state.round
+        return seats(last, choose(last, self.ready, self._view.target))
+
+
+def gathering(view: Joining, now: float) -> Gathering:
+    """Return what follows from the members of a view at a time [s]."""
+    return view.gathering if view.gathering is not None else Gathering(view, now)
+
+
 def join(view: Joining, waited: Waited, now: float) -> JoinAction:
     """Choose the next step of a node that wants to be in the next round."""
     state = view.state
-    if state.epoch > view.epoch or view.me in outdated(view.roster):
+    view = view._replace(gathering=gathering(view, now))
+    if state.epoch > view.epoch or view.me in gathering(view, now).outdated:
         return Fenced()
     if state.epoch < view.epoch:
         return _before_the_start(view, waited, now)
@@ -181,55 +275,52 @@ def _beside_a_round(view: Joining, running: RoundFormed, now: float) -> Standing
 
 
 def _between_rounds(view: Joining, waited: Waited, now: float) -> JoinAction:
-    settings = view.settings
-    ready = joiners(view, now)
-    awaited = missing(view, ready, now)
-    if len(ready) >= settings.min_nodes and _enough(view, waited, ready, now):
-        chosen = seats(view.state.round, choose(view.state.round, ready, view.target))
-        if view.me in chosen and _is_turn_of(chosen, view, waited, now):
-            return FormRound(chosen)
-    if len(ready) < settings.min_nodes and view.state.expected:
-        coming = _may_come(view, ready, now, only_sure=True)
-        if len(ready) + len(coming) < settings.min_nodes:
+    settings, here = view.settings, gathering(view, now)
+    ready = len(here.ready)
+    enough = ready >= settings.min_nodes and _enough(view, waited, now)
+    if enough and view.me in here.chosen and _is_turn_of(here.chosen, view, waited, now):
+        return FormRound(here.chosen)
+    if ready < settings.min_nodes and view.state.expected:
+        coming = here.surely_coming
+        if ready + len(coming) < settings.min_nodes:
             if never := absent(view.roster):
-                return TooFew(len(ready) + len(coming), tuple(never), timed_out=True, ended=True)
-            return TooFew(len(ready) + len(coming), _gone(view.state, ready, coming), timed_out=False)
-    if len(ready) < settings.min_nodes and now - waited.since >= settings.join_timeout:
-        return TooFew(len(ready), awaited, timed_out=True)
-    return Wait(len(ready), awaited)
+                return TooFew(ready + len(coming), tuple(never), timed_out=True, ended=True)
+            return TooFew(ready + len(coming), _gone(view.state, here.ready, coming), timed_out=False)
+    if ready < settings.min_nodes and now - waited.since >= settings.join_timeout:
+        return TooFew(ready, here.missing, timed_out=True)
+    return Wait(ready, here.missing)
 
 
-def _gone(state: RunState, ready: Iterable[str], coming: set[str]) -> tuple[str, ...]:
+def _gone(state: RunState, ready: Iterable[str], coming: frozenset[str]) -> tuple[str, ...]:
     """Return the names of the nodes that were in the last round, or are known as lost, and are not here."""
     here = {node_of(node_id) for node_id in ready}
     members = {member.node for member in state.round.members} if state.round else set()
     return tuple(sorted((members | state.lost) - here - coming, key=natural))
 
 
-def _enough(view: Joining, waited: Waited, ready: list[str], now: float) -> bool:
-    if _everybody_in(view, ready, now):
+def _enough(view: Joining, waited: Waited, now: float) -> bool:
+    if gathering(view, now).is_complete:
         return True
     since = waited.quorum_since
     return since is not None and now - since >= view.settings.last_call_timeout
 
 
-def _everybody_in(view: Joining, ready: list[str], now: float) -> bool:
+def _everybody_in(view: Joining, here: Gathering) -> bool:
     """Tell whether waiting longer cannot bring more nodes into the round."""
-    if len(ready) >= view.target:
-        return not _others_go_first(view, ready, now)
+    if len(here.ready) >= view.target:
+        return not _others_go_first(view, here)
     nobody_knows_who_comes = view.state.round is None and not view.state.expected
-    return not nobody_knows_who_comes and not _may_come(view, ready, now)
+    return not nobody_knows_who_comes and not here.coming
 
 
-def _others_go_first(view: Joining, ready: list[str], now: float) -> bool:
+def _others_go_first(view: Joining, here: Gathering) -> bool:
     """Tell whether a living member of the last round is still to come and would take a place."""
     last = view.state.round
     if last is None:
         return False
     places = {member.node: place for place, member in enumerate(last.members)}
-    chosen = choose(last, ready, view.target)
-    highest = max(places.get(node_of(node_id), len(places)) for node_id in chosen)
-    return any(places.get(node, len(places)) < highest for node in _may_come(view, ready, now))
+    highest = max(places.get(node_of(node_id), len(places)) for node_id in here.chosen)
+    return any(places.get(node, len(places)) < highest for node in here.coming)
 
 
 def _is_turn_of(chosen: tuple[str, ...], view: Joining, waited: Waited, now: float) -> bool:
@@ -249,17 +340,18 @@ def look_interval(view: Joining, now: float) -> float:
     """
     if is_among_the_first(view, now):
         return 0.0
-    nodes = max(len(view.roster), len(view.state.expected))
-    return max(view.settings.heartbeat_interval, 0.01 * nodes)
+    return max(view.settings.heartbeat_interval, 0.01 * nodes_known(view))
+
+
+def nodes_known(view: Joining) -> int:
+    """Return of how many nodes a joining node knows, by name or by number."""
+    return max(len(view.roster), len(view.state.expected), view.settings.min_nodes)
 
 
 def is_among_the_first(view: Joining, now: float) -> bool:
     """Tell whether this node may have to form the next round, by its place among the waiting nodes."""
-    entries = _ready(view, now)
-    mine = next((_rank(view.state, entry) for entry in entries if entry.name.node_id == view.me), None)
-    if mine is None:
-        return not view.state.expected
-    return sum(_rank(view.state, entry) < mine for entry in entries) < WATCHERS
+    place = gathering(view, now).place
+    return not view.state.expected if place is None else place < WATCHERS
 
 
 def wait_on(view: Joining, waited: Waited, now: float) -> Waited:
@@ -271,13 +363,12 @@ def wait_on(view: Joining, waited: Waited, now: float) -> Waited:
         waited = waited._replace(quorum_since=None, complete_since=None, rounds=view.state.rounds)
     if view.state.running is not None:
         return waited
-    ready = [entry.name.node_id for entry in _ready(view, now)]
-    quorum = len(ready) >= view.settings.min_nodes
-    full = _everybody_in(view, ready, now)
+    here = gathering(view, now)
+    quorum = len(here.ready) >= view.settings.min_nodes
     over = waited.quorum_since is not None and (now - waited.quorum_since >= view.settings.last_call_timeout)
     return waited._replace(
         quorum_since=_since(waited.quorum_since, now) if quorum else None,
-        complete_since=_since(waited.complete_since, now) if quorum and (full or over) else None,
+        complete_since=_since(waited.complete_since, now) if quorum and (over or here.is_complete) else None,
     )
 
 
@@ -287,46 +378,28 @@ def _since(known: float | None, now: float) -> float:
 
 def joiners(view: Joining, now: float) -> list[str]:
     """Return the ids of the live nodes that wait for the next round, in rank order."""
-    entries = sorted(_ready(view, now), key=lambda entry: _rank(view.state, entry))
-    return [entry.name.node_id for entry in entries]
+    return gathering(view, now).ready
 
 
-def _ready(view: Joining, now: float) -> list[Seen]:
-    """Return the live nodes that wait for the next round, in no order."""
-    wanted, gone = view.state.rounds + 1, view.state.left | outdated(view.roster)
-    return [
-        entry
-        for entry in view.roster.values()
-        if entry.name.phase is Phase.JOINING
-        and entry.name.round == wanted
-        and entry.name.node_id not in gone
-        and (entry.name.node_id == view.me or is_alive(entry, now, view.settings.lease))
-    ]
-
-
-def _rank(state: RunState, entry: Seen) -> tuple[object, ...]:
+def _in_rank_order(expected: tuple[str, ...], node_ids: Iterable[str]) -> list[str]:
     """Order nodes as Slurm does where it told, else by name with numbers as numbers."""
-    node_id = entry.name.node_id
-    node = node_of(node_id)
-    return (_places(state.expected).get(node, len(state.expected)), natural(node), node_id)
+    places = {node: place for place, node in enumerate(expected)}
+    ranked = ((node_of(node_id), node_id) for node_id in node_ids)
+    keyed = sorted((places.get(node, len(places)), natural(node), node_id) for node, node_id in ranked)
+    return [node_id for _, _, node_id in keyed]
 
 
-@lru_cache(maxsize=8)
-def _places(nodes: tuple[str, ...]) -> Mapping[str, int]:
-    return {node: place for place, node in enumerate(nodes)}
-
-
-def missing(view: Joining, ready: Iterable[str], now: float) -> tuple[str, ...]:
+def missing(view: Joining, now: float) -> tuple[str, ...]:
     """Return the names of the nodes that may still come to the next round.
 
     Before the first round of an epoch these are the nodes Slurm has given; later the members of the
     last round and all other live nodes. A member that this node has not seen yet, because the
     round was over too soon, may be alive.
     """
-    return tuple(sorted(_may_come(view, ready, now), key=natural))
+    return gathering(view, now).missing
 
 
-def _may_come(view: Joining, ready: Iterable[str], now: float, *, only_sure: bool = False) -> set[str]:
+def _may_come(view: Joining, ready: Iterable[str], now: float, *, only_sure: bool = False) -> frozenset[str]:
     """Return the names of the nodes that may still come to the next round.
 
     Between rounds there is one observer, so that a verdict that would end this start of the job needs
@@ -351,7 +424,7 @@ def _may_come(view: Joining, ready: Iterable[str], now: float, *, only_sure: boo
     unseen = {member.node for member in last.members if member.node_id not in known} if last else set()
     unheard = set() if last else set(view.state.expected) - {node_of(node_id) for node_id in quiet}
     new = unheard - set(absent(roster))
-    return (alive | unseen | new) - in_already - (view.state.lost - alive)
+    return frozenset((alive | unseen | new) - in_already - (view.state.lost - alive))
 
 
 def _returning(view: Joining) -> Roster:

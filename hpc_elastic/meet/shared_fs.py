@@ -107,6 +107,7 @@ class SharedFsRendezvous(RendezvousHandler):
         self._offered_for = 0  # the round for which this node has told what it brings
         self._told_at: float | None = None  # when people were told for whom this node waits [s]
         self._told_beside = ""  # what they were told about the round that runs without this node
+        self._gathering: rules.Gathering | None = None  # what followed from the members at the last turn
 
     @property
     def place(self) -> str:
@@ -217,9 +218,13 @@ class SharedFsRendezvous(RendezvousHandler):
     def _view(self, state: RunState) -> rules.Joining:
         member, expected = self.run.membership, self.run.facts.expected
         first = not expected or self.run.node in expected[: rules.ANNOUNCERS]
-        return rules.Joining(
+        view = rules.Joining(
             state, member.roster, member.node_id, member.epoch, self.run.settings, first, self._looked_at
         )
+        now, known = self.run.now(), self._gathering
+        if known is None or not known.holds_for(view, now, member.changes):
+            self._gathering = known = rules.Gathering(view, now, member.changes)
+        return view._replace(gathering=known)
 
     def _enter(self) -> RunState:
         """Show this node as one that wants to join, if this start of the run is announced already."""
@@ -351,8 +356,9 @@ class SharedFsRendezvous(RendezvousHandler):
         The number of nodes sets the floor, so that all looks together stay affordable.
         """
         age = self.run.now() - waited.since
-        forms = rules.is_among_the_first(self._view(self.run.state), self.run.now())
-        floor = 0.01 if forms else 0.01 + 0.001 * len(self.run.facts.expected)
+        view = self._view(self.run.state)
+        forms = rules.is_among_the_first(view, self.run.now())
+        floor = 0.01 if forms else 0.01 + 0.001 * rules.nodes_known(view)
         return min(max(floor, age / 10), self.run.settings.heartbeat_interval)
 
     def _form(self, node_ids: tuple[str, ...]) -> bool:

@@ -78,9 +78,10 @@ class Suspicion(NamedTuple):
 
 
 _N = "[0-9]{1,18}"  # no longer number is written by anybody
-_EPOCH = rf"({_N})-({_N})-({_N})-({_N})"
+_EPOCH = rf"({_N}-{_N}-{_N}-{_N})"
 _NAME = re.compile(rf"([^+/]+)\+{_EPOCH}\+([a-z]+)\+({_N})\+({_N})\+({_N})")
 _SUSPICION = re.compile(rf"([^+/]+)\+{_EPOCH}\+suspected\+({_N})\+by\+([^+/]+)")
+_PHASES = {phase.value: phase for phase in Phase}
 _NEWS = re.compile(rf"news\+({_N})")
 
 
@@ -89,11 +90,11 @@ def parse_name(text: str) -> MemberName | None:
     found = _NAME.fullmatch(text)
     if found is None:
         return None
-    node_id, *epoch, phase, round_number, counter, known = found.groups()
-    if phase not in Phase._value2member_map_:
+    node_id, epoch, word, round_number, counter, known = found.groups()
+    phase = _PHASES.get(word)
+    if phase is None:
         return None
-    numbers = map(int, (round_number, counter, known))
-    return MemberName(node_id, Epoch(*map(int, epoch)), Phase(phase), *numbers)
+    return MemberName(node_id, _epoch_of(epoch), phase, int(round_number), int(counter), int(known))
 
 
 def parse_suspicion(text: str) -> Suspicion | None:
@@ -101,13 +102,18 @@ def parse_suspicion(text: str) -> Suspicion | None:
     found = _SUSPICION.fullmatch(text)
     if found is None:
         return None
-    node_id, *epoch, counter, by = found.groups()
-    return Suspicion(node_id, Epoch(*map(int, epoch)), int(counter), by)
+    node_id, epoch, counter, by = found.groups()
+    return Suspicion(node_id, _epoch_of(epoch), int(counter), by)
+
+
+@lru_cache(maxsize=64)
+def _epoch_of(text: str) -> Epoch:
+    return Epoch(*map(int, text.split("-")))
 
 
 def suspicions_in(names: Iterable[str], epoch: Epoch) -> frozenset[Suspicion]:
     """Return the suspicions of an epoch in a listing."""
-    found = (parse_suspicion(name) for name in names if "+suspected+" in name)
+    found = [parse_suspicion(name) for name in names if "+suspected+" in name]
     return frozenset(suspicion for suspicion in found if suspicion and suspicion.epoch == epoch)
 
 
@@ -123,8 +129,9 @@ def is_news(name: str) -> bool:
 
 def newest_record(names: Iterable[str], roster: Roster) -> int:
     """Return the highest number of a journal record in the names; 0 if there is none."""
-    told = [int(found[1]) for found in map(_NEWS.fullmatch, names) if found]
-    return max((*told, *(entry.name.known for entry in roster.values())), default=0)
+    news = (_NEWS.fullmatch(name) for name in names if name.startswith("news"))
+    told = [int(found[1]) for found in news if found]
+    return max((*told, *[entry.name.known for entry in roster.values()]), default=0)
 
 
 def observe(roster: Roster, names: Iterable[str], epoch: Epoch, now: float) -> dict[str, Seen]:
@@ -140,14 +147,30 @@ def observe(roster: Roster, names: Iterable[str], epoch: Epoch, now: float) -> d
         now: the observer's monotonic time [s].
     """
     seen = {node_id: entry for node_id, entry in roster.items() if entry.name.epoch == epoch}
+    return {**seen, **moved(seen, names, epoch, now)}
+
+
+def moved(roster: Roster, names: Iterable[str], epoch: Epoch, now: float) -> dict[str, Seen]:
+    """Return the entries that `observe` changes in a roster of this epoch alone."""
+    found: dict[str, Seen] = {}
     for text in names:
         name = parse_name(text)
         if name is None or name.epoch != epoch:
             continue
-        known = seen.get(name.node_id)
+        known = found.get(name.node_id) or roster.get(name.node_id)
         if known is None or name.counter > known.name.counter:
-            seen[name.node_id] = Seen(name, now)
-    return seen
+            found[name.node_id] = Seen(name, now)
+    return found
+
+
+def are_beats(roster: Roster, found: Mapping[str, Seen], lease: float) -> bool:
+    """Tell whether changed members have only beaten, within the lease [s]: nothing follows from that."""
+    return all(
+        (old := roster.get(node_id)) is not None
+        and (old.name.phase, old.name.round) == (new.name.phase, new.name.round)
+        and new.changed_at - old.changed_at < lease
+        for node_id, new in found.items()
+    )
 
 
 def absent(roster: Roster) -> list[str]:

@@ -306,7 +306,7 @@ def list_names(directory: str) -> list[str]:
             names = retry(lambda: list_plain(directory))
         except FileNotFoundError:
             return []
-    return sorted(name for name in names if not name.startswith("."))
+    return sorted([name for name in names if name[0] != "."])
 
 
 def touch_name(directory: str, name: str) -> None:

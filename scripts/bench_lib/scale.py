@@ -23,12 +23,14 @@ from bench_lib.scale_measures import (
 from bench_lib.series import LOCAL, Series
 from bench_lib.set_wait import set_wait
 from bench_lib.steady import steady_operations
+from bench_lib.waiting_turn import waiting_turn
 
 SCALE: dict[str, Callable[[Scale], Iterator[Series]]] = {
     "rendezvous-scale": rendezvous_time,
     "rendezvous-ops": rendezvous_operations,
     "steady-ops": steady_operations,
     "set-wait": set_wait,
+    "waiting-turn": waiting_turn,
 }
 
 

@@ -148,6 +148,17 @@ def test_a_key_is_timed_against_the_floor(tmp_path: Path) -> None:
     assert ratio["link -> listdir without pause, local disk"]["2"][0] > 0
 
 
+@pytest.mark.slow
+def test_a_turn_of_waiting_is_timed(tmp_path: Path) -> None:
+    """A node that waits is timed as the first one and as another; so is the listing of the members."""
+    file = tmp_path / "bench.json"
+    ended = bench("--measure", "waiting-turn", "--nodes", "4", "16", "--json", str(file))
+    assert 0 == ended.returncode, ended.stderr
+    turns = lines_of(json.loads(file.read_text()), "waiting-turn", "CPU time of a node that waits")
+    assert 5 == len(turns)
+    assert all({"4", "16"} == set(samples) and min(samples["16"]) > 0 for samples in turns.values())
+
+
 def test_unusable_directory_is_refused(tmp_path: Path) -> None:
     """A directory that is not there is an error that names it."""
     ended = bench("--measure", "set-wait", "--dir", str(tmp_path / "absent"))
