@@ -39,7 +39,7 @@ class TaskStart(NamedTuple):
 
 def start_of(node_id: str) -> TaskStart | None:
     """Return the start that an agent belongs to, None if it is no array task's."""
-    found = _TAG.fullmatch(node_id) if _MARK in node_id else None
+    found = _TAG.fullmatch(node_id)
     return TaskStart(found[1], int(found[2]), int(found[3])) if found else None
 
 

@@ -45,7 +45,7 @@ from hpc_elastic.record.journal import (
 from hpc_elastic.record.progress import BEGINNING, Progress
 from hpc_elastic.record.same_failure import signature
 
-_CAUSE_OF = {
+_CAUSE_OF: Mapping[Budget | None, Cause] = {
     Budget.NODE_LOSSES: Cause.NODE_LOSS,
     Budget.PREEMPTIONS: Cause.PREEMPTION,
     Budget.TIME_LIMITS: Cause.TIME_LIMIT,
@@ -99,15 +99,20 @@ class RunState(NamedTuple):
         return self.round if self.ended is None else None
 
     @property
+    def _wish(self) -> SizeWanted | None:
+        """What the user of this submission wants, if anything."""
+        size = self.size
+        return size if size is not None and size.submission == self.epoch.submission else None
+
+    @property
     def wanted(self) -> int | None:
         """How many nodes the user wants in a round; None for as many as there are."""
-        is_current = self.size is not None and self.size.submission == self.epoch.submission
-        return self.size.size if self.size is not None and is_current else None
+        return self._wish.size if self._wish is not None else None
 
     @property
     def spares(self) -> int | None:
         """How many nodes are to stand by beside a round of the wanted size; None for as many as come."""
-        return self.size.spares if self.size is not None and self.wanted is not None else None
+        return self._wish.spares if self._wish is not None else None
 
     @property
     def deserted(self) -> bool:
@@ -176,11 +181,12 @@ def _epoch(state: RunState, entry: EpochStarted) -> RunState:
         return state
     resubmitted = entry.epoch.submission > state.epoch.submission
     is_new_start = entry.epoch.script != state.epoch.script
-    released = is_released(state, entry.epoch)
-    if state.ending is not None and not resubmitted and not released:
-        return state
-    if released:
-        state = _with_new_budget(state)
+    ending, released = state.ending, is_released(state, entry.epoch)
+    if ending is not None:
+        if released:
+            state = _with_new_budget(state, ending)
+        elif not resubmitted:
+            return state
     return RunState(
         epoch=entry.epoch,
         job_id=entry.job_id,
@@ -217,10 +223,9 @@ def is_released(state: RunState, epoch: Epoch) -> bool:
     return held and epoch.submission == state.epoch.submission and epoch.script > state.epoch.script
 
 
-def _with_new_budget(state: RunState) -> RunState:
-    """Return the state of a released run: its budgets are full again."""
-    budget = state.ending.budget if state.ending is not None else None
-    cause = _CAUSE_OF.get(budget) if budget is not None else None
+def _with_new_budget(state: RunState, held: RunEnded) -> RunState:
+    """Return the state of a released run: the budget for which it was held is full again."""
+    cause = _CAUSE_OF.get(held.budget)
     if cause is None:
         return state._replace(requeues=0, requeued_for={})
     return state._replace(
@@ -232,12 +237,11 @@ def _with_new_budget(state: RunState) -> RunState:
 
 def _round(state: RunState, entry: RoundFormed) -> RunState:
     wrong = entry.number != state.rounds + 1 or entry.epoch != state.epoch
-    has_left = bool(state.left) and any(member.node_id in state.left for member in entry.members)
+    has_left = any(member.node_id in state.left for member in entry.members)
     if wrong or has_left or state.running is not None or state.leaving:
         return state
     lost = state.lost.union(entry.lost)
-    is_any_out = bool(lost or state.unfit)
-    back = frozenset(member.node for member in entry.members) if is_any_out else frozenset[str]()
+    back = frozenset(member.node for member in entry.members)
     return _blamed(state, entry.lost)._replace(
         rounds=entry.number,
         round=entry,
@@ -276,7 +280,7 @@ def _ended(state: RunState, entry: RoundEnded) -> RunState:
     drain, told, lost = state.drain, entry, state.lost
     leaver = (drain.cause, (drain.node,)) if drain is not None and drain.then is Then.REJOIN else None
     if (entry.cause, entry.nodes) != leaver:
-        entry = _without_who_left(state, entry)
+        entry = _without_who_left(state, running, entry)
         lost = lost.union(entry.nodes) if entry.cause is Cause.NODE_LOSS else lost
     if told.nodes and not entry.nodes:
         return state
@@ -294,20 +298,17 @@ def _step(saved: int | None) -> int:
     return BEGINNING if saved is None else saved
 
 
-def _without_who_left(state: RunState, entry: RoundEnded) -> RoundEnded:
+def _without_who_left(state: RunState, running: RoundFormed, entry: RoundEnded) -> RoundEnded:
     """Return the end of a round with its true cause.
 
     Workers fail for want of a peer when a node leaves before they have stopped. That costs no restart.
     A node that has recorded that it leaves is not lost; an observer may not have read that yet.
     """
-    if not state.left:
-        return entry
-    members = {member.node_id for member in state.round.members} if state.round is not None else set()
-    if entry.cause is Cause.NODE_LOSS and state.round is not None:
-        left = {one.node for one in state.round.members if one.node_id in state.left}
-        staying = {one.node for one in state.round.members if one.node_id not in state.left}
-        return entry._replace(nodes=tuple(node for node in entry.nodes if node not in left - staying))
-    if entry.cause is not Cause.CRASH or state.left.isdisjoint(members) or state.drain is None:
+    staying = {member.node for member in running.members if member.node_id not in state.left}
+    if entry.cause is Cause.NODE_LOSS:
+        return entry._replace(nodes=tuple(node for node in entry.nodes if node in staying))
+    has_left = any(member.node_id in state.left for member in running.members)
+    if entry.cause is not Cause.CRASH or not has_left or state.drain is None:
         return entry
     return entry._replace(cause=state.drain.cause)
 

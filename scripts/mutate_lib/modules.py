@@ -5,6 +5,8 @@ from __future__ import annotations
 DECIDING = (
     "node.decision",
     "node.drain.drain",
+    "node.drain.leaving",
+    "node.drain.signals",
     "node.setup.hang_times",
     "node.hangs.watch",
     "node.hangs.hangs",

@@ -1,6 +1,7 @@
 """The changes that make a mutant: what a slip of the hand or of the mind does to code. Pure.
 
 What only shapes a text for people is left alone: strings, what is put into one, lines of a log.
+So are the decimals that `round` keeps.
 So is what the types check already: annotations, the settings of data classes, `strict` of `zip`.
 So is a number that has a name at the top of its module: how long and how many are choices, and a test that
 repeats one would only be changed along with it.
@@ -33,6 +34,7 @@ _SWAPS: Mapping[type[ast.operator], type[ast.operator]] = {
 }
 _OTHER_ENDS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _TALK = {"critical", "debug", "echo", "error", "exception", "info", "print", "say", "warn", "warning"}
+_WORDS = {"are_text", "count_text"}  # of hpc_elastic.text: a number and a noun
 _Parents = Mapping[ast.AST, ast.AST]
 
 
@@ -188,8 +190,16 @@ def _is_text(node: ast.expr) -> bool:
     if isinstance(node, ast.BinOp):
         return _is_text(node.left) or _is_text(node.right)
     if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Attribute) and node.func.attr == "join" and _is_text(node.func.value)
+        return _is_call_of(node, _WORDS) or _is_join(node.func)
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def _is_join(function: ast.expr) -> bool:
+    return isinstance(function, ast.Attribute) and function.attr == "join" and _is_text(function.value)
+
+
+def _is_call_of(node: ast.AST, names: set[str]) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
 
 
 def _is_talk(call: ast.Call) -> bool:
@@ -218,7 +228,9 @@ def _is_for_people(node: ast.AST, parent: ast.AST) -> bool:
         return True
     if isinstance(parent, ast.IfExp):
         return _is_text(parent.body) and _is_text(parent.orelse)
-    return isinstance(parent, ast.Call) and _is_talk(parent)
+    if isinstance(parent, ast.Call) and _is_call_of(parent, {"round"}):
+        return node in parent.args[1:]
+    return isinstance(parent, ast.Call) and (_is_call_of(parent, _WORDS) or _is_talk(parent))
 
 
 def _is_for_checker(node: ast.AST, parent: ast.AST) -> bool:

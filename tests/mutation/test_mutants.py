@@ -65,11 +65,17 @@ def test_a_condition_is_made_useless(after: str) -> None:
         "x: int | None = None",
         "return None",
         'return f"{a + 1}"',
+        'return count_text(a + 1, "node")',
     ],
 )
 def test_what_is_said_to_people_is_left_alone(statement: str) -> None:
     """Texts, annotations and what is nothing already are not changed; a `raise` can only be left out."""
     assert faults_of(statement) <= {"pass"}
+
+
+def test_how_many_decimals_are_kept_is_a_choice() -> None:
+    """What is rounded is not."""
+    assert {"return (None)", "return round((a - b), 3)"} == faults_of("return round(a + b, 3)")
 
 
 @pytest.mark.parametrize(

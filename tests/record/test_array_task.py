@@ -71,6 +71,8 @@ def test_the_id_of_an_agent_tells_its_start() -> None:
         ("n1.1@12_1-1-0", "n1.1@12_0-0-0", False),
         ("n1.1@13_0-1-0", "n1.1@12_0-0-0", False),
         ("n1.2", "n1.1", False),
+        ("n1.2", "n1.1@12_0-0-0", False),
+        ("n1.2@12_0-1-0", "n1.1", False),
     ],
 )
 def test_only_the_same_task_has_newer_starts(one: str, other: str, *, expected: bool) -> None:
@@ -103,6 +105,11 @@ def test_all_but_the_newest_start_of_a_task_are_outdated() -> None:
         ),
         (state_of(STARTED, RunEnded(Decision.DONE, 0, "", None)), 0, EPOCH),
         (state_of(STARTED, RunEnded(Decision.HELD, 76, "", None)), 0, EPOCH),
+        (
+            state_of(STARTED, ROUND, left(IDS[0]), left(IDS[1]), RunEnded(Decision.DONE, 0, "", None)),
+            0,
+            EPOCH,
+        ),
     ],
     ids=[
         "new",
@@ -117,6 +124,7 @@ def test_all_but_the_newest_start_of_a_task_are_outdated() -> None:
         "all left, then stopped",
         "done",
         "held",
+        "all left, then done",
     ],
 )
 def test_all_tasks_share_a_start_until_it_is_left_as_a_whole(
@@ -160,6 +168,7 @@ def test_a_task_is_released_by_its_next_start(
     state = state_of(STARTED, *entries)
     assert released is was_released(state, start)
     assert released is (Epoch(0, 0, 3, 0) == epoch_now(state, 0, start))
+    assert EPOCH == epoch_now(state, 0)
 
 
 def test_who_has_left_is_known_until_the_next_round() -> None:

@@ -13,6 +13,8 @@ from hpc_elastic.record.journal import (
     Drained,
     Entry,
     Epoch,
+    NeverAsked,
+    NodeLeft,
     NodeUnfit,
     Record,
     Requeued,
@@ -37,6 +39,7 @@ from tests.meet.build import (
     ending,
     formed,
     loss,
+    node_id,
     start,
 )
 from tests.record import records
@@ -360,3 +363,98 @@ def test_the_end_of_a_task_is_told_once_and_as_long_as_the_run_goes_on(decision:
     assert () == after(start(), stopped._replace(epoch=REQUEUED)).tasks_stopped
     late = after(start(), ending(decision), stopped)
     assert ((stopped,) if decision is Decision.HELD else ()) == late.tasks_stopped
+
+
+def test_a_start_without_its_batch_host_is_left() -> None:
+    """Nobody would end or requeue it; an unfit batch host still has its script."""
+    on_batch_host = start()._replace(batch_host="n1")
+    for entries, cause in (
+        ((loss(1, "n1"),), Cause.NODE_LOSS),
+        ((loss(1, "n2"),), None),
+        ((crash(1), NodeUnfit(E0, "n1", "why")), None),
+    ):
+        assert cause is after(on_batch_host, formed(1), *entries).leave_cause
+
+
+@pytest.mark.parametrize(
+    ("entries", "only"),
+    [
+        ((NodeUnfit(E0, "n3", "why"), Drained(E0, Cause.NODE_LOSS, None, "")), True),
+        ((NodeUnfit(E0, "n3", "why"), Drained(E0, Cause.PREEMPTION, None, "")), False),
+        ((NodeUnfit(E0, "n3", "why"),), False),
+        ((Drained(E0, Cause.NODE_LOSS, None, ""),), False),
+        (
+            (formed(1), loss(1, "n2"), NodeUnfit(E0, "n3", "why"), Drained(E0, Cause.NODE_LOSS, None, "")),
+            False,
+        ),
+    ],
+)
+def test_a_start_is_left_for_unfit_nodes_alone(entries: tuple[Entry, ...], *, only: bool) -> None:
+    """Where too few are left, and none of them was lost."""
+    assert only is after(start(), *entries).only_unfit
+
+
+def test_only_failures_and_hangs_are_restarts() -> None:
+    """One of each counts for itself."""
+    assert 1 == after(start(), formed(1), crash(1)).restarts
+    assert 0 == after(start(), formed(1), loss(1, "n2")).restarts
+
+
+def test_a_resubmission_forgets_what_the_requeues_were_for() -> None:
+    """And whether the workers ask: it may be another program."""
+    state = after(start(), formed(1), NeverAsked(1), Requeued(E0, Cause.PREEMPTION))
+    assert (1, True) == (state.used(Cause.PREEMPTION), state.never_asks)
+    requeued, resubmitted = after(start(REQUEUED), state=state), after(start(RESUBMITTED), state=state)
+    assert (1, True) == (requeued.used(Cause.PREEMPTION), requeued.never_asks)
+    assert (0, False) == (resubmitted.used(Cause.PREEMPTION), resubmitted.never_asks)
+    assert not after(start(), formed(1), start(REQUEUED)).never_asks
+
+
+def test_only_a_crash_is_blamed_on_a_node_that_was_lost() -> None:
+    """A hang beside it stays a hang."""
+    hang = RoundEnded(1, Cause.HANG, ("n1",), None)
+    state = after(start(), formed(1), hang, formed(2, ("n1",))._replace(lost=("n2",)))
+    assert {Cause.HANG: 1} == state.counts
+
+
+def test_a_run_that_has_ended_ends_no_round() -> None:
+    """Who writes late changes nothing."""
+    assert not fits(after(start(), formed(1), ending()), crash(1))
+
+
+@pytest.mark.parametrize(
+    ("asked", "left", "cause"),
+    [
+        ((drain(Then.REJOIN),), "n2", Cause.PREEMPTION),
+        ((drain(Then.REJOIN),), "n9", Cause.CRASH),
+        ((), "n9", Cause.CRASH),
+    ],
+)
+def test_workers_fail_for_want_of_a_peer_that_was_asked_to_leave(
+    asked: tuple[Entry, ...], left: str, cause: Cause
+) -> None:
+    """That is no crash; the end of a node beside the round explains nothing."""
+    state = after(
+        start(), formed(1), *asked, NodeLeft(E0, node_id(left), left, Cause.PREEMPTION, ""), crash(1)
+    )
+    assert {cause: 1} == state.counts
+
+
+def test_a_hang_as_a_peer_leaves_is_one() -> None:
+    """Only what fails for want of a peer is no fault of the workers."""
+    left = NodeLeft(E0, node_id("n2"), "n2", Cause.PREEMPTION, "")
+    hang = RoundEnded(1, Cause.HANG, ("n1",), None)
+    assert {Cause.HANG: 1} == after(start(), formed(1), drain(Then.REJOIN), left, hang).counts
+
+
+@pytest.mark.parametrize(("then", "stops"), [(Then.REJOIN, 1), (Then.LEAVE, 0)])
+def test_a_stop_in_vain_is_one_after_which_the_start_goes_on(then: Then, stops: int) -> None:
+    """Whoever leaves counts as a start."""
+    entries = (
+        start(),
+        formed(1),
+        drain(then),
+        StopAgreed(1, 5),
+        RoundEnded(1, Cause.PREEMPTION, ("n1",), None),
+    )
+    assert stops == after(*entries).progress.stops
