@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +14,7 @@ from submitit.core.utils import FailedJobError, UncompletedJobError
 
 from hpc_elastic.api.run import NotDoneError, Run
 from hpc_elastic.clock import Clock, SystemClock
-from hpc_elastic.errors import HpcElasticError, InputError, RunDirError
+from hpc_elastic.errors import HpcElasticError, InputError, RunDirError, SlurmError
 from hpc_elastic.launcher.failures import RunFailedError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import RoundFormed
@@ -31,10 +33,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterator
 
-import re
-from collections.abc import Iterable
-
-from hpc_elastic.errors import SlurmError
 
 FRESH_S = 10.0  # how old an answer may be
 

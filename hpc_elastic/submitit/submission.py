@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -11,28 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from submitit.core.utils import FailedSubmissionError, JobPaths
 
+from hpc_elastic.api.run import Run
 from hpc_elastic.api.start import named_as_fields, start
-from hpc_elastic.errors import HpcElasticError, InputError, SlurmError
+from hpc_elastic.clock import SystemClock, date_text
+from hpc_elastic.errors import HpcElasticError, InputError, SlurmCommandError, SlurmError
 from hpc_elastic.paths import readable_name
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.job import options
-from hpc_elastic.submitit.job import HpcElasticJob
-from hpc_elastic.submitit.parameters import parameter_of
-
-if TYPE_CHECKING:
-    from hpc_elastic.slurm.job.spec import JobSpec
-
-import os
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from hpc_elastic.api.run import Run
-from hpc_elastic.clock import SystemClock, date_text
-from hpc_elastic.errors import SlurmCommandError
 from hpc_elastic.slurm.client.grace_times import ask_site, keep_site
+from hpc_elastic.slurm.job import options
 from hpc_elastic.slurm.job.options import header_line
 from hpc_elastic.slurm.job.script import quote
 from hpc_elastic.slurm.run_jobs import submissions
@@ -41,9 +31,12 @@ from hpc_elastic.slurm.submit import request, run_dir
 from hpc_elastic.slurm.submit.request import SubmitRequest, read_template
 from hpc_elastic.slurm.submit.submit import Submitter, UncertainSubmissionError
 from hpc_elastic.store import files
+from hpc_elastic.submitit.job import HpcElasticJob
+from hpc_elastic.submitit.parameters import parameter_of
 
 if TYPE_CHECKING:
     from hpc_elastic.slurm.job.spec import JobSpec
+
 
 _THREADS = 16
 AT_ONCE = 256  # how many tasks of an array run at once where nobody says, as with submitit's Slurm executor

@@ -9,7 +9,7 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,23 +20,20 @@ from hpc_elastic.metrics import prof
 from hpc_elastic.multiprocessing import LogsSpecs, PContext, ProcessFailure, RunProcsResult, start_processes
 from hpc_elastic.multiprocessing.errors.failure import explain
 from hpc_elastic.multiprocessing.group import ProcessGroup
+from hpc_elastic.multiprocessing.logs import log_line_prefix
 from hpc_elastic.multiprocessing.pcontext import ON_ITS_OWN, NoTrap, StartSettings
 from hpc_elastic.multiprocessing.signals import SignalTrap
 from hpc_elastic.node.listeners.health_check import HealthCheckServer, health_check_from_env
 from hpc_elastic.node.listeners.watchdog import Watchdog, without_dead_pipe
 from hpc_elastic.node.spec import DEFAULT_ROLE, RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
 from hpc_elastic.node.workers.stuck_in_kernel import UninterruptibleWatch, state_timeout, stuck_words
-from hpc_elastic.node.workers.worker_env import substitute_texts
+from hpc_elastic.node.workers.worker_env import DEVICES_ENV, substitute_texts, visible_devices
 from hpc_elastic.processes.guard import Guard
 from hpc_elastic.utils.logging import get_logger
 
 if TYPE_CHECKING:
     from hpc_elastic.timer import FileTimerRequest
 
-from collections.abc import Mapping
-
-from hpc_elastic.multiprocessing.logs import log_line_prefix
-from hpc_elastic.node.workers.worker_env import DEVICES_ENV, visible_devices
 
 _ASYNC_ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _THREADS = "OMP_NUM_THREADS"

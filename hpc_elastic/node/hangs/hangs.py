@@ -8,15 +8,19 @@ else at a second look is alive.
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_elastic.node.decision import Group, Hang
 from hpc_elastic.node.hangs.watch import HangWatch, Sign, Silence, is_still, silence_text
-from hpc_elastic.node.setup.hang_times import START, is_worth_writing
+from hpc_elastic.node.setup.hang_times import START, Length, Lengths, decode, encode, is_worth_writing
 from hpc_elastic.node.workers import process_facts
 from hpc_elastic.node.workers.process_facts import read_memory
+from hpc_elastic.store import files
+from hpc_elastic.typed_json import parse
 from hpc_elastic.worker.channel import Channel, Section
 
 if TYPE_CHECKING:
@@ -28,12 +32,6 @@ if TYPE_CHECKING:
     from hpc_elastic.node.workers.process_facts import Usage
     from hpc_elastic.record.journal import HangSuspected, RoundFormed
 
-import json
-import os
-
-from hpc_elastic.node.setup.hang_times import Length, Lengths, decode, encode
-from hpc_elastic.store import files
-from hpc_elastic.typed_json import parse
 
 _MOST_OTHERS = 4  # files of other nodes that are tried
 

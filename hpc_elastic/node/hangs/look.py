@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpc_elastic.node.hangs.groups import RankLook, frames_of, main_stack
+from hpc_elastic.ids import ExitCode
+from hpc_elastic.multiprocessing.errors.summary import FailureRecord
+from hpc_elastic.node.hangs.groups import RankLook, frames_of, main_stack, odd_ones, ranks_text, vote_text
 from hpc_elastic.node.workers import process_facts
 from hpc_elastic.node.workers.process_facts import ProcessFacts, Usage
 from hpc_elastic.node.workers.stacks import StackRequest
@@ -19,11 +21,6 @@ if TYPE_CHECKING:
     from hpc_elastic.node.workers.process_facts import Memory
     from hpc_elastic.worker.channel import Channel
 
-from collections.abc import Collection
-
-from hpc_elastic.ids import ExitCode
-from hpc_elastic.multiprocessing.errors.summary import FailureRecord
-from hpc_elastic.node.hangs.groups import odd_ones, ranks_text, vote_text
 
 _MUCH = 16 << 20  # bytes between two looks: more than log lines and trackers write in a minute
 _MOST_AT_ONCE = 64  # files of nodes that are read before the agent shows again that it lives

@@ -8,27 +8,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hpc_elastic import events, metrics
 from hpc_elastic.events.api import Event, EventMetadataValue, EventSource
+from hpc_elastic.node.listeners.telemetry_hooks import AgentStep, MeasuredStep, Surroundings, Telemetry
+from hpc_elastic.node.outcome import Outcome
 from hpc_elastic.node.spec import RunResult, Worker, WorkerGroup, WorkerState
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.errors import ProcessFailure
     from hpc_elastic.timer import FileTimerRequest
 
-from collections.abc import Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any
-
-from hpc_elastic import events, metrics
-from hpc_elastic.node.listeners.telemetry_hooks import AgentStep, MeasuredStep, Surroundings, Telemetry
-from hpc_elastic.node.outcome import Outcome
-
-if TYPE_CHECKING:
-    from hpc_elastic.timer import FileTimerRequest
 
 GROUP = "torchelastic"
 INITIALIZE = "SimpleElasticAgent._initialize_workers"

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from hpc_elastic.errors import StoreError
 from hpc_elastic.ids import ExitCode
 from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.node.decision import RestartBudgets, spent
 from hpc_elastic.node.setup.agent_log import AgentLog
+from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.workers.local_group import LocalGroup
 from hpc_elastic.record.journal import Cause, Decision
 from hpc_elastic.record.why_left import is_killed_stop, stopped
@@ -16,9 +18,6 @@ from hpc_elastic.record.why_left import is_killed_stop, stopped
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.errors import FailureRecord
     from hpc_elastic.node.outcome import Outcome
-
-from hpc_elastic.errors import StoreError
-from hpc_elastic.node.setup.agent_setup import AgentParts
 
 
 class Reports:

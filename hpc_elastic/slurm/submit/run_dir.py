@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import shlex
 import stat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_elastic import __version__
 from hpc_elastic.clock import date_text
-from hpc_elastic.errors import DamagedError, RunDirError, UnfitFileError
+from hpc_elastic.errors import DamagedError, InputError, RunDirError, StoreError, UnfitFileError
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.run_jobs import existing_run
+from hpc_elastic.slurm.run_jobs.run_files import StoredJob
 from hpc_elastic.store import files, mount
 from hpc_elastic.store import trust as above
 from hpc_elastic.store.check import findings, probe
 from hpc_elastic.store.check.findings import Level
 from hpc_elastic.store.files import make_directories, make_directory
 from hpc_elastic.store.mount import Sharing
-from hpc_elastic.store.plain_file import owner_name
+from hpc_elastic.store.plain_file import owner_name, read_plain
 from hpc_elastic.store.trust import require_own, require_own_entries
-from hpc_elastic.typed_json import Prose, decode, parse_object
+from hpc_elastic.typed_json import Prose, decode, parse_object, read
 
 if TYPE_CHECKING:
     from hpc_elastic.slurm.job.spec import JobSpec
     from hpc_elastic.slurm.submit.request import SubmitRequest
 
-import errno
-from typing import Any
-
-from hpc_elastic.errors import InputError, StoreError
-from hpc_elastic.slurm.run_jobs.run_files import StoredJob
-from hpc_elastic.store.plain_file import read_plain
-from hpc_elastic.typed_json import read
 
 _MAY_PASS = (errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.ENOTCONN)  # a file server is away
 _NAMES_FUNCTIONS = re.compile(r'sha256sum\)" != "([0-9a-f]{64})  -"')
