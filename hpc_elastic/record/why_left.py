@@ -29,6 +29,32 @@ RUNS_ON = "the job runs on: a user has sent the signal"
 """Slurm's answer where the signal is none of its own, for people."""
 
 
+class EarlyNotice(NamedTuple):
+    """A warning before the time limit that has come too early."""
+
+    left_s: float  # to the limit [s]
+    before_s: float  # how long before the limit workers are to be asked [s]
+
+    @property
+    def text(self) -> str:
+        """When workers are asked whose warning has come too early."""
+        return (
+            f"{self.left_s:.0f} s before the time limit, which is most of this start: workers are asked to "
+            f"save {self.before_s:.0f} s before it"
+        )
+
+
+class Notice(NamedTuple):
+    """Slurm's news for an agent."""
+
+    cause: Cause  # why the workers are to stop
+    detail: str  # the same for people
+    until: float | None = None  # when workers are ended, monotonic [s]; None: by the agent's flags
+    explains: bool = False  # it tells more about a drain under way, and asks for none
+    early: EarlyNotice | None = None  # the warning that was asked about; nothing is asked for then
+    answer: Answer = Answer.CONFIRMS  # what it says of the signal, if it explains one
+
+
 class Asker(NamedTuple):
     """The source of a request for an end; empty if the cause names it."""
 
@@ -45,19 +71,6 @@ class Asker(NamedTuple):
     def as_counted(self) -> str:
         """The same with the cause that it counts as, for the words of a budget."""
         return f"{self.text}, which counts as a preemption" if self.is_sent else self.text
-
-
-def early_text(left_s: float, before_s: float) -> str:
-    """Return when workers are asked whose warning has come too early.
-
-    Args:
-        left_s: from the warning to the time limit [s].
-        before_s: how long before the limit they are asked [s].
-    """
-    return (
-        f"{left_s:.0f} s before the time limit, which is most of this start: workers are asked to save "
-        f"{before_s:.0f} s before it"
-    )
 
 
 def asked_text(entry: DrainRequested | NodeLeft | Drained) -> str:

@@ -45,7 +45,7 @@ from hpc_elastic.record.journal import (
 )
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.state import NO_EPOCH, RunState, apply
-from hpc_elastic.record.why_left import asked_text, early_text, requeued_for, who_asked
+from hpc_elastic.record.why_left import EarlyNotice, asked_text, requeued_for, who_asked
 from hpc_elastic.report.causes_text import is_for_unfit, unfit_text, unsaved_text
 from hpc_elastic.report.exit_codes import code_text
 from hpc_elastic.text import count_text
@@ -380,7 +380,7 @@ def stopped_ranks_text(node: str, ranks: Sequence[int]) -> str:
 
 
 def _warning_held(entry: WarningHeld, _before: RunState, _span_s: float | None) -> str:
-    return f"{entry.node} was warned {early_text(entry.left_s, entry.before_s)}"
+    return f"{entry.node} was warned {EarlyNotice(entry.left_s, entry.before_s).text}"
 
 
 def _failed_leaving(entry: FailedLeaving, _before: RunState, _span_s: float | None) -> str:

@@ -4,31 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpc_elastic.node.drain.signals import Signalled
 from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
 from hpc_elastic.node.stop_rules import DrainTimes, StopOrder
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
-    Answer,
-    Cause,
     Then,
 )
+from hpc_elastic.record.why_left import Notice
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
 from tests.meet.one_node import node_maker, together
-
-
-class Told(NamedTuple):
-    """A notice."""
-
-    cause: Cause
-    detail: str
-    until: float | None = None
-    explains: bool = False
-    early: Any = None
-    answer: Answer = Answer.CONFIRMS
 
 
 class Agent:
@@ -49,8 +37,8 @@ class Agent:
         self.clock = FakeClock()
         self._pending: list[int] = []
         self.said: list[str] = []
-        self.notices: list[Told] = []
-        self.later: list[Told] = []  # what comes while it waits
+        self.notices: list[Notice] = []
+        self.later: list[Notice] = []  # what comes while it waits
         self.waited: list[float] = []
         self.asked: list[tuple[float, bool]] = []
         self.limits: list[float] = []
@@ -97,7 +85,7 @@ class Agent:
     def begin(self, *, is_first: bool) -> None:
         """Listen."""
 
-    def take(self) -> Told | None:
+    def take(self) -> Notice | None:
         """Return the next notice."""
         return self.notices.pop(0) if self.notices else None
 
@@ -115,7 +103,7 @@ class Agent:
         self.signalled.note()
         self.signalled.note()  # the loop's next turn, if a warning was asked about
 
-    def is_told(self, notice: Told) -> None:
+    def is_told(self, notice: Notice) -> None:
         """Let a notice come."""
         self.notices.append(notice)
         self.signalled.note()

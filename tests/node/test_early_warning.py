@@ -15,17 +15,17 @@ from hpc_elastic.record.journal import (
     Then,
     WarningHeld,
 )
-from hpc_elastic.slurm.client.deadlines import Early
-from tests.node.signalled_agent import Agent, Told
+from hpc_elastic.record.why_left import EarlyNotice, Notice
+from tests.node.signalled_agent import Agent
 
-EARLY = Told(Cause.TIME_LIMIT, "118 s before the time limit", early=Early(118.0, 30.0))
-PREEMPTED = Told(Cause.PREEMPTION, "preempted, with grace", explains=True)
+EARLY = Notice(Cause.TIME_LIMIT, "118 s before the time limit", early=EarlyNotice(118.0, 30.0))
+PREEMPTED = Notice(Cause.PREEMPTION, "preempted, with grace", explains=True)
 
 
 class Late(Agent):
     """One whose question is answered just after it has looked for answers."""
 
-    def take(self) -> Told | None:
+    def take(self) -> Notice | None:
         """Return the next notice."""
         told = super().take()
         if told is None and self.later:
@@ -42,7 +42,7 @@ def warned(tmp_path: Path, **changes: object) -> Agent:
     return agent
 
 
-def answers(agent: Agent, *notices: Told) -> None:
+def answers(agent: Agent, *notices: Notice) -> None:
     """Have the question answered, and the loop go on."""
     agent.is_asking = False
     agent.notices += notices
@@ -113,7 +113,7 @@ def test_preemption_may_send_the_same_signal(tmp_path: Path) -> None:
 def test_a_warning_that_comes_too_late_leaves_less(tmp_path: Path) -> None:
     """The limit was lowered to less than the warning promises; all nodes hear how long there is."""
     agent = warned(tmp_path)
-    near = Told(
+    near = Notice(
         Cause.TIME_LIMIT, "the time limit, 20 s from now", agent.clock.monotonic() + 25.0, explains=True
     )
     answers(agent, near)

@@ -11,7 +11,8 @@ from hpc_elastic.errors import StoreError
 from hpc_elastic.node.drain.signals import ANSWER_S
 from hpc_elastic.node.stop_rules import DrainTimes
 from hpc_elastic.record.journal import Cause, DrainExplained, Then
-from tests.node.signalled_agent import Agent, Told
+from hpc_elastic.record.why_left import Notice
+from tests.node.signalled_agent import Agent
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_what_slurm_leaves_replaces_what_was_feared(
     """The line says how much it is, if it is known."""
     agent.hears(signal.SIGTERM)
     until = None if until_s is None else agent.clock.monotonic() + until_s
-    agent.is_told(Told(Cause.PREEMPTION, "preempted", until, explains=True))
+    agent.is_told(Notice(Cause.PREEMPTION, "preempted", until, explains=True))
     assert (left_s, f"Slurm: preempted{words}") == (agent.left_s, agent.said[-1])
 
 
@@ -47,13 +48,13 @@ def test_a_time_that_the_user_gave_holds_whatever_slurm_says(tmp_path: Path) -> 
     """And nothing is said of Slurm's."""
     agent = Agent(tmp_path, drain=DrainTimes(stop=10.0, is_stop_given=True))
     agent.hears(signal.SIGTERM)
-    agent.is_told(Told(Cause.PREEMPTION, "preempted", agent.clock.monotonic() + 300, explains=True))
+    agent.is_told(Notice(Cause.PREEMPTION, "preempted", agent.clock.monotonic() + 300, explains=True))
     assert (10.0, "Slurm: preempted") == (agent.left_s, agent.said[-1])
 
 
 def test_a_notice_asks_like_a_signal(agent: Agent) -> None:
     """With its own time if it knows one, which the others are told, else with that of its cause."""
-    agent.is_told(Told(Cause.TIME_LIMIT, "the time limit", agent.clock.monotonic() + 40))
+    agent.is_told(Notice(Cause.TIME_LIMIT, "the time limit", agent.clock.monotonic() + 40))
     assert (40.0, True) == (agent.left_s, agent.signalled.wish.is_known)
     agent.signalled.tell()
     drain = agent.run.state.drain
@@ -63,7 +64,7 @@ def test_a_notice_asks_like_a_signal(agent: Agent) -> None:
 
 def test_a_notice_without_a_time_has_that_of_its_cause(agent: Agent) -> None:
     """The others use their own flags."""
-    agent.is_told(Told(Cause.TIME_LIMIT, "the time limit"))
+    agent.is_told(Notice(Cause.TIME_LIMIT, "the time limit"))
     assert (90.0, False) == (agent.left_s, agent.signalled.wish.is_known)
     agent.signalled.tell()
     drain = agent.run.state.drain
@@ -73,7 +74,7 @@ def test_a_notice_without_a_time_has_that_of_its_cause(agent: Agent) -> None:
 
 def test_a_time_that_is_over_is_told_as_none(agent: Agent) -> None:
     """The others end their workers at once."""
-    agent.is_told(Told(Cause.TIME_LIMIT, "the time limit", agent.clock.monotonic() + 4))
+    agent.is_told(Notice(Cause.TIME_LIMIT, "the time limit", agent.clock.monotonic() + 4))
     agent.clock.advance(5)
     agent.signalled.tell()
     drain = agent.run.state.drain
@@ -85,7 +86,7 @@ def test_the_others_are_told_what_slurm_says_once(agent: Agent) -> None:
     """With how long is left at that moment."""
     agent.hears(signal.SIGTERM)
     agent.signalled.tell()
-    agent.is_told(Told(Cause.NODE_LOSS, "a node is down", agent.clock.monotonic() + 50, explains=True))
+    agent.is_told(Notice(Cause.NODE_LOSS, "a node is down", agent.clock.monotonic() + 50, explains=True))
     agent.clock.advance(20)
     agent.signalled.tell()
     explained = agent.run.state.explained
@@ -137,7 +138,7 @@ def test_a_further_signal_is_asked_about_again(agent: Agent) -> None:
     """It may be for another reason, and leave less time."""
     agent.hears(signal.SIGTERM)
     agent.signalled.tell()
-    agent.is_told(Told(Cause.PREEMPTION, "preempted", agent.clock.monotonic() + 50, explains=True))
+    agent.is_told(Notice(Cause.PREEMPTION, "preempted", agent.clock.monotonic() + 50, explains=True))
     agent.clock.advance(1)
     agent.hears(signal.SIGTERM)
     agent.signalled.tell()
@@ -166,7 +167,7 @@ def test_a_node_that_leaves_alone_asks_for_itself(tmp_path: Path) -> None:
     assert drain is not None
     assert (Cause.PREEMPTION, Then.REJOIN) == (drain.cause, drain.then)
     assert 1 == len(agent.asked)
-    agent.is_told(Told(Cause.PREEMPTION, "preempted", agent.clock.monotonic() + 50, explains=True))
+    agent.is_told(Notice(Cause.PREEMPTION, "preempted", agent.clock.monotonic() + 50, explains=True))
     agent.signalled.tell()
     explained = agent.run.state.explained
     assert explained is not None
@@ -180,7 +181,7 @@ def test_a_node_that_leaves_alone_explains_no_drain_of_another(tmp_path: Path) -
     agent.other.run.request_drain(Cause.PREEMPTION, Then.REJOIN, "SIGTERM")
     agent.run.refresh()
     agent.hears(signal.SIGTERM)
-    agent.is_told(Told(Cause.TIME_LIMIT, "limit", agent.clock.monotonic() + 50, explains=True))
+    agent.is_told(Notice(Cause.TIME_LIMIT, "limit", agent.clock.monotonic() + 50, explains=True))
     agent.signalled.tell()
     assert agent.run.state.explained is None
 
@@ -230,7 +231,7 @@ def test_who_leaves_alone_hears_why_first(tmp_path: Path) -> None:
     """Its cause is recorded once: a budget counts it. Workers that end at once must not make it a guess."""
     agent = Agent(tmp_path, on_signal=Then.REJOIN)
     agent.hears(signal.SIGTERM)
-    agent.is_asking, agent.later = True, [Told(Cause.NODE_LOSS, "the node is down", explains=True)]
+    agent.is_asking, agent.later = True, [Notice(Cause.NODE_LOSS, "the node is down", explains=True)]
     agent.signalled.hear_why()
     assert [False] == [is_warning for _at, is_warning in agent.asked]
     assert agent.signalled.answer is not None
@@ -245,7 +246,7 @@ def test_an_answer_is_waited_for_no_longer_than_there_is_time(
     agent = Agent(tmp_path, on_signal=Then.REJOIN)
     agent.hears(signal.SIGTERM)
     if left_s is not None:
-        agent.is_told(Told(Cause.PREEMPTION, "preempted", agent.clock.monotonic() + left_s, explains=True))
+        agent.is_told(Notice(Cause.PREEMPTION, "preempted", agent.clock.monotonic() + left_s, explains=True))
     agent.is_asking = True
     agent.signalled.hear_why()
     assert ([] if waits_s is None else [waits_s]) == agent.waited
@@ -263,7 +264,7 @@ def test_a_time_that_is_over_is_told_to_the_others_as_none(agent: Agent) -> None
     """Slurm has answered late; nobody has less than no time."""
     agent.hears(signal.SIGTERM)
     agent.signalled.tell()
-    agent.is_told(Told(Cause.NODE_LOSS, "a node is down", agent.clock.monotonic() + 5, explains=True))
+    agent.is_told(Notice(Cause.NODE_LOSS, "a node is down", agent.clock.monotonic() + 5, explains=True))
     agent.clock.advance(20)
     agent.signalled.tell()
     explained = agent.run.state.explained
@@ -274,7 +275,7 @@ def test_a_time_that_is_over_is_told_to_the_others_as_none(agent: Agent) -> None
 def test_only_the_first_thing_that_asks_can_promise_a_time(agent: Agent) -> None:
     """What comes after a signal shortens an assumption, which the other nodes make for themselves."""
     agent.hears(signal.SIGTERM)
-    agent.is_told(Told(Cause.TIME_LIMIT, "the time limit", agent.clock.monotonic() + 10))
+    agent.is_told(Notice(Cause.TIME_LIMIT, "the time limit", agent.clock.monotonic() + 10))
     agent.signalled.tell()
     drain = agent.run.state.drain
     assert drain is not None

@@ -12,12 +12,13 @@ from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import Cause
+from hpc_elastic.record.why_left import Notice
 from hpc_elastic.slurm.client.answers import SlurmTask
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.run_jobs import job_start
 from hpc_elastic.slurm.watch.array_delay import Looks, TaskWatch, is_delayed, start_returned
-from hpc_elastic.slurm.watch.job_watch import Told, WatchOptions
+from hpc_elastic.slurm.watch.job_watch import WatchOptions
 from tests.slurm.array_stand_in import ArraySlurm
 
 LIMIT_S = 30.0
@@ -156,7 +157,7 @@ def wait_answered(watch: TaskWatch) -> None:
         clock.sleep(0.01)
 
 
-def heard(watch: TaskWatch) -> Told:
+def heard(watch: TaskWatch) -> Notice:
     """Return the next notice."""
     clock = SystemClock()
     give_up_at = clock.monotonic() + LIMIT_S

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.record.journal import Cause
+from hpc_elastic.record.why_left import EarlyNotice
 from hpc_elastic.slurm.client import answers, deadlines
 from hpc_elastic.slurm.client.deadlines import Site
 from hpc_elastic.slurm.client.parse import between_s
@@ -256,4 +257,4 @@ def test_a_warning_may_come_too_early(
 ) -> None:
     """It is held where most of a start would be spent on its end, and a save fits in later."""
     found = deadlines.early_warning(limit_s, left_s, warning_s, needed)
-    assert (None if before_s is None else deadlines.Early(left_s, before_s)) == found
+    assert (None if before_s is None else EarlyNotice(left_s, before_s)) == found

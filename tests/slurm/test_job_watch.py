@@ -18,14 +18,15 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import MarkName, write_mark
 from hpc_elastic.record.journal import Cause, Drained, Epoch, EpochStarted
 from hpc_elastic.record.run_log import open_log
+from hpc_elastic.record.why_left import EarlyNotice, Notice
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.client.deadlines import Early, Site
+from hpc_elastic.slurm.client.deadlines import Site
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.client.grace_times import keep_site, learn_site, read_site, refresh_site
 from hpc_elastic.slurm.end import requeue
 from hpc_elastic.slurm.run_jobs.run_files import drain_times
 from hpc_elastic.slurm.watch import job_watch
-from hpc_elastic.slurm.watch.job_watch import JobPlace, JobWatch, Told, WatchOptions, place_of
+from hpc_elastic.slurm.watch.job_watch import JobPlace, JobWatch, WatchOptions, place_of
 from hpc_elastic.testing.clock import FakeClock
 
 LIMIT_S = 30.0
@@ -113,7 +114,7 @@ class Heard:
         """Return for how long the agent's loop has been held up [s]."""
         return self.held_up
 
-    def next(self) -> Told:
+    def next(self) -> Notice:
         """Wait for the next notice; the end of a question wakes as well."""
         while (told := self.watch.take()) is None:
             assert self._woken.acquire(timeout=LIMIT_S)
@@ -143,7 +144,7 @@ def test_why_a_signal_came(listen: Listen) -> None:
     heard = listen(Answers({"JobState": "COMPLETING", "Reason": "TimeLimit"}))
     heard.watch.ask_why(100.0, is_warning=False)
     told = heard.next()
-    assert Told(Cause.TIME_LIMIT, "the time limit is reached", 100.0 + 15, explains=True) == told
+    assert Notice(Cause.TIME_LIMIT, "the time limit is reached", 100.0 + 15, explains=True) == told
     assert Site(20.0, 60.0) == read_site(heard.watch._place.paths)
     assert heard.watch.take() is None
 
@@ -331,7 +332,7 @@ def test_an_answer_takes_the_place_of_the_submissions_limit(listen: Listen, tmp_
 LOWERED = {"JobState": "RUNNING", "StartTime": "2026-11-21T20:00:00", "EndTime": "2026-11-21T20:02:00"}
 
 
-def warned(heard: Heard, clock: FakeClock) -> Told:
+def warned(heard: Heard, clock: FakeClock) -> Notice:
     """Let the warning of Slurm come, and be answered; return what is told."""
     heard.watch._tell_why(clock.monotonic(), True)
     told = heard.watch.take()
@@ -350,7 +351,7 @@ def test_a_lowered_limit_moves_the_drain_by_the_clock(listen: Listen, finds_out:
     ends_at = clock.monotonic() + 110.0
     if finds_out == "this node":
         slurm.left = [110.0]
-        assert Early(110.0, 30.0) == warned(heard, clock).early
+        assert EarlyNotice(110.0, 30.0) == warned(heard, clock).early
     else:
         heard.watch.hear_limit(110.0)
     assert heard.watch._limit_at == clock.monotonic()
@@ -367,7 +368,7 @@ def test_a_lowered_limit_lets_a_short_start_be_used(listen: Listen) -> None:
     heard = listen(slurm, clock, warning_s=90.0)
     heard.watch._look_at_limit()
     slurm.left = [120.0]
-    assert Early(120.0, 30.0) == warned(heard, clock).early
+    assert EarlyNotice(120.0, 30.0) == warned(heard, clock).early
     slurm.left = [120.0, 75.0, 40.0]
     while (look_at := heard.watch._look_at_limit()) != float("inf"):
         clock.advance(look_at - clock.monotonic())
@@ -534,7 +535,7 @@ def test_nobody_is_woken_after_the_end(listen: Listen) -> None:
     """An answer that comes too late is dropped: the agent's loop is gone."""
     heard = listen(Answers({"JobState": "COMPLETING"}))
     heard.watch.close()
-    heard.watch._tell(Told(Cause.STOP, "late"))
+    heard.watch._tell(Notice(Cause.STOP, "late"))
     assert heard.watch.take() is None
     assert not heard._woken.acquire(blocking=False)
 
@@ -579,7 +580,7 @@ def test_a_warning_that_comes_as_the_job_starts_is_too_early(listen: Listen) -> 
     heard = listen(Answers({"JobState": "RUNNING", **times}, left=[58.0, 29.0]))
     heard.watch.ask_why(100.0, is_warning=True)
     told = heard.next()
-    assert (Cause.TIME_LIMIT, Early(58.0, 10.0), False) == (told.cause, told.early, told.explains)
+    assert (Cause.TIME_LIMIT, EarlyNotice(58.0, 10.0), False) == (told.cause, told.early, told.explains)
     assert told.detail.startswith("58 s before the time limit")
     heard.watch._tell_why(100.0, True)
     assert heard.watch.take() is None  # half of it is over

@@ -13,7 +13,7 @@ from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.node.node_workers import NodeWorkers
 from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.setup.journal_entries import insist
-from hpc_elastic.node.setup.notices import BEATS, DrainFile, EarlyNotice, Notice
+from hpc_elastic.node.setup.notices import BEATS, DrainFile
 from hpc_elastic.node.stop_rules import (
     StopRequest,
     end_sooner,
@@ -24,6 +24,7 @@ from hpc_elastic.node.stop_rules import (
 )
 from hpc_elastic.record.journal import Cause, DrainExplained, RoundFormed, Then
 from hpc_elastic.record.state import RunState
+from hpc_elastic.record.why_left import EarlyNotice, Notice
 
 WEIGH_S = 5.0  # the longest time for Slurm's answer about a warning; then it is followed
 _SAME_S = 5.0  # a warning so soon after another one was held is the same, which a node hears later

@@ -12,58 +12,11 @@ from typing import Protocol
 
 from hpc_elastic.meet.rules import is_proposer
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.journal import Answer, Cause, RoundFormed
+from hpc_elastic.record.journal import RoundFormed
+from hpc_elastic.record.why_left import Notice
 from hpc_elastic.store.plain_file import list_plain
 
 BEATS = 5  # a listing per heartbeat would be a third operation beside its two, for something so rare
-
-
-class EarlyNotice(Protocol):
-    """A warning before the time limit that has come too early."""
-
-    @property
-    def left_s(self) -> float:
-        """How long it was to the limit [s]."""
-        ...
-
-    @property
-    def before_s(self) -> float:
-        """How long before the limit the workers are going to be asked [s]."""
-        ...
-
-
-class Notice(Protocol):
-    """A notice to an agent."""
-
-    @property
-    def cause(self) -> Cause:
-        """Why the workers are to stop."""
-        ...
-
-    @property
-    def detail(self) -> str:
-        """The same for people."""
-        ...
-
-    @property
-    def answer(self) -> Answer:
-        """Slurm's answer about the signal that it explains."""
-        ...
-
-    @property
-    def until(self) -> float | None:
-        """When workers that still run are ended, by the monotonic clock [s]; None: by this agent's flags."""
-        ...
-
-    @property
-    def explains(self) -> bool:
-        """Whether it tells more about the drain under way, in place of asking for one."""
-        ...
-
-    @property
-    def early(self) -> EarlyNotice | None:
-        """That the warning that was asked about has come too early, if it has; nothing is asked for then."""
-        ...
 
 
 class Notices(Protocol):

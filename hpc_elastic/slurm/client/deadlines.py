@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from hpc_elastic.record.journal import Cause
-from hpc_elastic.record.why_left import RUNS_ON
+from hpc_elastic.record.why_left import RUNS_ON, EarlyNotice
 from hpc_elastic.slurm.client.job_standing import Standing, job_facts, standing
 from hpc_elastic.slurm.client.parse import between_s
 from hpc_elastic.typed_json import Seconds
@@ -180,14 +180,9 @@ def warning_lead_s(
     return default_s if needed is None else max(default_s, float(math.ceil(min(needed, limit_s / _SHARE))))
 
 
-class Early(NamedTuple):
-    """A warning before the time limit that has come too early."""
-
-    left_s: float  # to the limit [s]
-    before_s: float  # how long before the limit workers are to be asked [s]
-
-
-def early_warning(limit_s: float, left_s: float, warning_s: float, needed: float | None) -> Early | None:
+def early_warning(
+    limit_s: float, left_s: float, warning_s: float, needed: float | None
+) -> EarlyNotice | None:
     """Tell whether a warning before the time limit has come too early; None: it is heeded.
 
     How long before the limit Slurm warns is fixed when a job is queued. Where the limit is lowered to that
@@ -202,7 +197,7 @@ def early_warning(limit_s: float, left_s: float, warning_s: float, needed: float
     before_s = begin_before_s(warning_s, needed, limit_s)
     is_slurms = left_s <= warning_s + 2 * WARNING_JITTER_S + _DELAY_S
     is_enough = needed is None or needed <= before_s
-    return Early(left_s, before_s) if is_slurms and is_enough and left_s > limit_s / 2 else None
+    return EarlyNotice(left_s, before_s) if is_slurms and is_enough and left_s > limit_s / 2 else None
 
 
 def begin_before_s(warning_s: float, needed: float | None, left_s: float) -> float:

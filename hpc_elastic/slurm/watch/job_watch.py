@@ -19,10 +19,10 @@ from hpc_elastic.errors import HpcElasticError, SlurmError, SlurmNotFoundError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import save_times
 from hpc_elastic.record.journal import Answer, Cause
-from hpc_elastic.record.why_left import early_text
+from hpc_elastic.record.why_left import Notice
 from hpc_elastic.slurm.client import deadlines
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.client.deadlines import Early, Site
+from hpc_elastic.slurm.client.deadlines import Site
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.client.grace_times import read_site, refresh_site
 from hpc_elastic.slurm.client.job_standing import job_facts
@@ -40,21 +40,10 @@ _MOST_S = 900.0  # between looks: an administrator may have lowered the limit, a
 NODE_LOOK_S = 60.0
 
 
-class Told(NamedTuple):
-    """Something that Slurm says."""
-
-    cause: Cause
-    detail: str
-    until: float | None = None  # when workers are ended, monotonic [s]; None: by the agent's flags
-    explains: bool = False  # more about a drain under way
-    early: Early | None = None  # the warning that was asked about has come too early
-    answer: Answer = Answer.CONFIRMS  # what it says of the signal, if it explains one
-
-
 class _Reason(NamedTuple):
     """The answer about a signal, and whether asking again can tell no more."""
 
-    told: Told
+    told: Notice
     is_sure: bool
 
 
@@ -113,7 +102,7 @@ class JobWatch:
         self._slurm = slurm
         self._clock = clock
         self._loop = loop
-        self._told: deque[Told] = deque()
+        self._told: deque[Notice] = deque()
         self._something = threading.Condition()
         self._thread: threading.Thread | None = None
         self._last_resort: LastResort | None = None
@@ -136,7 +125,7 @@ class JobWatch:
         if is_first:
             self._start()
 
-    def take(self) -> Told | None:
+    def take(self) -> Notice | None:
         """Return the next notice, None if there is none; never blocks."""
         return self._told.popleft() if self._told else None
 
@@ -192,7 +181,7 @@ class JobWatch:
     # in threads
 
     def _tell_requeued(self) -> None:
-        self._tell(Told(Cause.LAUNCH_FAILURE, "its batch script was killed; it is requeued", explains=True))
+        self._tell(Notice(Cause.LAUNCH_FAILURE, "its batch script was killed; it is requeued", explains=True))
 
     def _run(self) -> None:
         now = self._clock.monotonic()
@@ -224,7 +213,7 @@ class JobWatch:
                 self._something.wait(None if left_s == math.inf else min(left_s, threading.TIMEOUT_MAX))
             return not self._is_closed
 
-    def _tell(self, told: Told) -> None:
+    def _tell(self, told: Notice) -> None:
         with self._something:  # so that nobody is woken whose loop is gone
             if not self._is_closed:
                 self._told.append(told)
@@ -270,7 +259,7 @@ class JobWatch:
         if found.cause is Cause.LAUNCH_FAILURE and until is not None and self._last_resort is not None:
             self._last_resort.at_latest(until - _REQUEUE_S)
         answer = Answer.DENIES if found.cause is None else Answer.CONFIRMS
-        told = Told(found.cause or Cause.PREEMPTION, found.words, until, explains=True, answer=answer)
+        told = Notice(found.cause or Cause.PREEMPTION, found.words, until, explains=True, answer=answer)
         return _Reason(told, is_sure=found.cause is not None)
 
     def _weighed(self, fields: Mapping[str, str], signalled_at: float, site: Site) -> _Reason | None:
@@ -288,11 +277,11 @@ class JobWatch:
         early = deadlines.early_warning(limit_s, left_s, warning_s, self._needed_s())
         if early is not None:
             self.hear_limit(left_s)
-            return _Reason(Told(Cause.TIME_LIMIT, early_text(*early), early=early), is_sure=True)
+            return _Reason(Notice(Cause.TIME_LIMIT, early.text, early=early), is_sure=True)
         until = self._clock.monotonic() + left_s + deadlines.stop_s(site)
         if until >= signalled_at + warning_s:
             return None
-        return _Reason(Told(Cause.TIME_LIMIT, _limit_text(left_s), until, explains=True), is_sure=True)
+        return _Reason(Notice(Cause.TIME_LIMIT, _limit_text(left_s), until, explains=True), is_sure=True)
 
     def _told_by_log(self, fields: Mapping[str, str]) -> Cause | None:  # noqa: ARG002 - a task needs them
         """Return why Slurm has ended the job, if it has written that down; `finish` looks it up for a job.
@@ -309,7 +298,7 @@ class JobWatch:
             return None
         words = f"no answer; SIGKILL may follow {site.kill_wait_s:g} s after SIGTERM"
         until = signalled_at + deadlines.stop_s(site)
-        told = Told(Cause.PREEMPTION, words, until, explains=True, answer=Answer.SILENT)
+        told = Notice(Cause.PREEMPTION, words, until, explains=True, answer=Answer.SILENT)
         return _Reason(told, is_sure=False)
 
     def _left_s(self) -> float | None:
@@ -371,7 +360,7 @@ class JobWatch:
         if early_s > 0:
             return now + early_s
         until = now + max(left_s, 0.0) + deadlines.stop_s(self._site())
-        self._tell(Told(Cause.TIME_LIMIT, _limit_text(left_s), until))
+        self._tell(Notice(Cause.TIME_LIMIT, _limit_text(left_s), until))
         return math.inf
 
     def _site(self) -> Site:
@@ -402,7 +391,7 @@ class JobWatch:
         for node, reason in found.items():
             if node not in self._draining:
                 self._draining.add(node)
-                self._tell(Told(Cause.PREEMPTION, f"the drain of {node} ({reason or 'no reason given'})"))
+                self._tell(Notice(Cause.PREEMPTION, f"the drain of {node} ({reason or 'no reason given'})"))
 
 
 def _limit_text(left_s: float) -> str:
