@@ -86,7 +86,8 @@ class SharedRun:
         self._beats = 0  # heartbeats since this agent took its place in a round, and its rank
         self._on_watch = False  # whether it was this agent's turn at the last heartbeat
         self._expiry_at = float("inf")  # when the next lease of a watched peer runs out
-        self._blind_since: float | None = None
+        # since when the shared directory does not answer, by this node's monotonic clock [s]
+        self.blind_since: float | None = None
         self._failed_at = float("-inf")  # when the shared directory last did not answer
         self._lost: tuple[int, dict[str, str]] = (0, {})
         self.drain_began: float | None = None  # when this agent first heard of the drain under way [s]
@@ -158,10 +159,20 @@ class SharedRun:
     def vanished(self) -> tuple[str, ...]:
         """Return the nodes of the newest round that are gone without having said so."""
         formed = self.state.round
-        if formed is None or self._blind_since is not None:
+        if formed is None or self.blind_since is not None:
             return ()
         quiet = self._silent(formed) - self.state.left
         return tuple(member.node for member in formed.members if member.node_id in quiet)
+
+    def has_moved_on(self) -> bool:
+        """Tell whether a member of the newest round waits for the next one."""
+        formed, roster = self.state.round, self.membership.roster
+        known = (roster.get(member.node_id) for member in formed.members) if formed else ()
+        return any(
+            entry.name.phase is Phase.JOINING and formed is not None and entry.name.round > formed.number
+            for entry in known
+            if entry is not None
+        )
 
     def place_among_survivors(self) -> int | None:
         """Return this node's place among the members of the newest round that have not vanished."""
@@ -209,7 +220,7 @@ class SharedRun:
         except StoreError:
             self.note_blindness()
             return self.state
-        self._blind_since = None
+        self.blind_since = None
         return state
 
     def check_place(self) -> None:
@@ -230,7 +241,7 @@ class SharedRun:
         self.membership.look()
         self.membership.forgive()
         state = self._noted(self._log.refresh)
-        self._blind_since = None
+        self.blind_since = None
         return state
 
     def note_blindness(self) -> None:
@@ -242,20 +253,15 @@ class SharedRun:
         self.check_place()
         self._lost = (0, {})
         self._failed_at = self.now()
-        if self._blind_since is None:
-            self._blind_since = self._failed_at
-
-    @property
-    def blind_since(self) -> float | None:
-        """Since when the shared directory does not answer, by this node's monotonic clock [s]."""
-        return self._blind_since
+        if self.blind_since is None:
+            self.blind_since = self._failed_at
 
     def everyone_in(self, *phases: Phase) -> bool:
         """Tell whether every member of the newest round is in one of the phases or lost."""
         formed = self.state.round
         if formed is None:
             return True
-        if self._blind_since is not None:
+        if self.blind_since is not None:
             return False
         living = self.live_members(formed)
         members = tuple(member for member in formed.members if member.node_id in living)

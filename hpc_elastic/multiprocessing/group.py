@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -10,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from hpc_elastic.multiprocessing.errors.failure import ProcessFailure
-from hpc_elastic.multiprocessing.group_logs import GroupLogs
+from hpc_elastic.multiprocessing.group_logs import GroupEvents, GroupLogs
 from hpc_elastic.multiprocessing.logs import LogsSpecs
 from hpc_elastic.multiprocessing.pcontext import (
     Entrypoint,
@@ -152,7 +153,7 @@ class ProcessGroup(PContext):
         """
         own = [process.pidfd for process in self._processes.values() if process.pidfd is not None]
         preloader = self._settings.preloader
-        return own + self._stopper.exit_fds() + ([] if preloader is None else preloader.fds())
+        return own + list(self._stopper.watched.values()) + ([] if preloader is None else preloader.fds())
 
     def look(self) -> RunProcsResult | None:
         """Return all failures so far, or the end of all; None while nothing of that has come.
@@ -249,7 +250,9 @@ class ProcessGroup(PContext):
         """Return when `poll_stopped` is due even without an event (monotonic time [s])."""
         if not self._is_running():
             return None
-        return self._stopper.deadline() if self._stopped_at is None else self._stopped_at + _CONSOLE_RETRY_S
+        if self._stopped_at is not None:
+            return self._stopped_at + _CONSOLE_RETRY_S
+        return self._stopper.deadline() if self._stopper.is_begun else None
 
     def close(self, death_sig: int | None = None, timeout: float | None = None) -> None:
         """End all processes and wait for it; a second call is harmless.
@@ -290,6 +293,14 @@ class ProcessGroup(PContext):
     def unkillable(self) -> list[str]:
         """Return in words the processes that run on although they were sent SIGKILL; empty in general."""
         return list(self._unkillable)
+
+    def events(self) -> GroupEvents:
+        """Return what a loop waits for before its next look; copies new lines of logs as `pump_logs` does."""
+        has_more_lines, is_console_full = self._copies.pump_and_look()
+        due_at = self.next_deadline()
+        return GroupEvents(
+            self.exit_fds(), math.inf if due_at is None else due_at, has_more_lines, is_console_full
+        )
 
     def pump_logs(self) -> bool:
         """Copy new lines of teed streams to the console; return True when more is there now."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hpc_elastic.multiprocessing.logs import LogsDest
 from hpc_elastic.processes.tail import (
@@ -27,6 +28,18 @@ _CONSOLE_WAIT_S: Final = 5.0  # for a console that does not keep up, after the l
 
 Filters = tuple[tuple[str, ...], tuple[str, ...]]
 """Texts of which a line of stdout, of stderr, must contain one to be copied to the filtered file."""
+
+
+class GroupEvents(NamedTuple):
+    """What a loop waits for before it looks at a group again."""
+
+    fds: Sequence[int] = ()  # one becomes readable when something ends
+    due_at: float = math.inf  # when a look is due even without an event, monotonic [s]
+    has_more_lines: bool = False  # of logs, now
+    is_console_full: bool = False  # lines wait for it; it makes no event
+
+
+NO_EVENTS = GroupEvents()
 
 
 class GroupLogs:
@@ -82,6 +95,12 @@ class GroupLogs:
     def pump(self) -> bool:
         """Copy new lines; return True when more is there now. With a thread this does nothing."""
         return pump_all(self._tails) if self._thread is None else False
+
+    def pump_and_look(self) -> tuple[bool, bool]:
+        """Copy new lines as `pump` does; return whether more is there now, and whether a console is full."""
+        if self._thread is not None or not self._tails:
+            return False, False
+        return pump_all(self._tails), bool(blocked_fds(self._tails))
 
     def stop(self) -> None:
         """End the thread; from now on `pump` copies."""

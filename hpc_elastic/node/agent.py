@@ -24,6 +24,7 @@ from hpc_elastic.record.state import RunState
 
 FAST_LOOK_S = 0.02  # between two looks while nodes agree on something
 _CONSOLE_LOOK_S = 0.05  # between two looks while the console takes no more
+_PHASES = {Group.SUCCEEDED: Phase.SUCCEEDED, Group.STOPPED: Phase.STOPPED}
 # acts that end the turns of a round
 _LAST = (Action.REJOIN, Action.LEAVE, Action.LEAVE_ALONE, Action.STAND_DOWN, Action.ABANDON)
 
@@ -54,6 +55,7 @@ class NodeAgent(ElasticAgent):
         self._leaving = Leaving(parts, self._workers, self._signalled, self._reports)
         self._outage_since: float | None = None
         self._barrier_since: float | None = None
+        self._shown: tuple[Phase, int] | None = None  # the phase that the others know, and its round
         self._watch = RunWatch(parts.paths, parts.loop.watch)
 
     def get_worker_group(self, role: str = "default_role") -> WorkerGroup:  # noqa: ARG002 - torch's
@@ -247,25 +249,23 @@ class NodeAgent(ElasticAgent):
         self._run.report_agent_error(group.formed.number, wedge.first.to_json() if wedge else None)
 
     def _show_phase(self, status: Group) -> None:
-        if status is Group.SUCCEEDED:
-            self._run.set_phase(Phase.SUCCEEDED)
-        elif status is Group.STOPPED:
-            self._run.set_phase(Phase.STOPPED)
+        phase, rounds = _PHASES.get(status), self._state.rounds
+        if phase is not None and (phase, rounds) != self._shown:
+            self._run.set_phase(phase)
+            self._shown = phase, rounds
 
     def _sleep(self, status: Group) -> None:
-        group = self._workers.running
-        more = group.context.pump_logs() if not status.is_gone else False
-        wake_at = min(self._run.next_turn_at(), self._parts.services.wake_at())
-        drain_ends = self._stopping.deadline if status is not Group.STOPPING else None
-        for deadline in (group.context.next_deadline(), drain_ends):
-            if deadline is not None and not status.is_gone:
-                wake_at = min(wake_at, deadline)
+        events = self._workers.running.events()
+        wake_at = min(self._run.next_turn_at(), self._parts.services.wake_at(), events.due_at)
+        drain_ends = self._stopping.deadline
+        if drain_ends is not None and status in (Group.RUNNING, Group.FAILED):
+            wake_at = min(wake_at, drain_ends)
         seconds = min(wake_at - self._now(), self._workers.hangs.nap_s, self._workers.ending.nap_s)
-        if not status.is_gone and group.context.is_console_full:
+        if events.is_console_full:
             seconds = min(seconds, _CONSOLE_LOOK_S)
         if self._waits_for_others(status):
             seconds = min(seconds, self._time_to_next_look())
-        self._parts.loop.wait(0.0 if more else seconds, group.exit_fds())
+        self._parts.loop.wait(0.0 if events.has_more_lines else seconds, events.fds)
 
     # leaving
 
@@ -305,9 +305,10 @@ def gather(
         waited: the exit barrier's time is up.
         wedged: a worker of this node hangs in the kernel.
     """
+    is_gone = group.is_gone
     # Time passes between the two: who falls silent in it must not count as stopped and not as vanished.
-    everyone_stopped = group.is_gone and run.everyone_in(*GONE)
-    vanished = group.is_gone and bool(run.vanished())
+    everyone_stopped = is_gone and run.everyone_in(*GONE)
+    vanished = is_gone and bool(run.vanished())
     return AgentFacts(
         state=run.state,
         epoch=run.membership.epoch,
@@ -316,20 +317,9 @@ def gather(
         budgets=budgets,
         lost=run.lost,
         vanished=vanished,
-        moved_on=group.is_gone and _someone_has_moved_on(run),
+        moved_on=is_gone and run.has_moved_on(),
         everyone_stopped=everyone_stopped,
         everyone_succeeded=group is Group.SUCCEEDED and run.everyone_succeeded(),
         waited_for_others=waited,
         wedged=wedged,
-    )
-
-
-def _someone_has_moved_on(run: SharedRun) -> bool:
-    """Tell whether a member of the newest round waits for the next one."""
-    formed = run.state.round
-    known = (run.membership.roster.get(member.node_id) for member in formed.members) if formed else ()
-    return any(
-        entry.name.phase is Phase.JOINING and formed is not None and entry.name.round > formed.number
-        for entry in known
-        if entry is not None
     )

@@ -87,7 +87,7 @@ class WorkersEnding:
         if self.wedge is not None:
             return None
         services, sees = self._parts.services, self._run.blind_since is None
-        pids = services.stuck(group.context.pids().values() if sees else ())
+        pids = services.stuck(lambda: group.context.pids().values() if sees else ())
         return self._give_up(group, pids, services.state_timeout_s) if pids else None
 
     def finish(self, group: LocalGroup, action: Action) -> Action:

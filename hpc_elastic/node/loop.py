@@ -27,6 +27,7 @@ class EventLoop:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.watch = Watch()
+        self._watch_fd = self.watch.fileno()
         self.signals: list[int] = []  # noted and not yet acted on
         self.last_signal: int | None = None
         self.turned_at = clock.monotonic()  # when it last began to wait or woke up [s]
@@ -59,8 +60,8 @@ class EventLoop:
         """Sleep until something happens, at most this long [s]."""
         poller = select.poll()
         poller.register(self._reader, _POLL_WAKES)
-        if self.watch.fileno() >= 0:
-            poller.register(self.watch.fileno(), _POLL_WAKES)
+        if self._watch_fd >= 0:
+            poller.register(self._watch_fd, _POLL_WAKES)
         for fd in fds:
             poller.register(fd, _POLL_WAKES)
         self.turned_at = self._clock.monotonic()
@@ -82,11 +83,12 @@ class EventLoop:
 
     def _something_happened(self, ready: list[tuple[int, int]]) -> bool:
         """Take the report of poll; False if it was only a writer's private file."""
-        if any(fd == self._reader for fd, _ in ready):
+        fds = [fd for fd, _ in ready]
+        if self._reader in fds:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._reader, 4096)
-        relevant = self.watch.drain()
-        return relevant or [fd for fd, _ in ready] != [self.watch.fileno()]
+        is_news = self._watch_fd in fds and self.watch.drain()
+        return is_news or fds != [self._watch_fd]
 
     def close(self) -> None:
         """Give the signals back and release the file descriptors."""
@@ -119,6 +121,7 @@ class RunWatch:
     def __init__(self, paths: RunPaths, watch: Watch) -> None:
         self._paths = paths
         self._watch = watch
+        self._last = -1  # number of the last record, when both were watched
         self._watched = ("", False)
 
     def follow(self, last: int, *, peers: bool) -> None:
@@ -128,11 +131,14 @@ class RunWatch:
             last: number of the last record read.
             peers: whether to watch members and steps, too.
         """
+        if last == self._last and peers == self._watched[1]:
+            return
         segment = segment_name(last + 1)
         if (segment, peers) == self._watched:
+            self._last = last
             return
         if self._watch.add_directory(os.path.join(self._paths.journal, segment)):  # else not there yet
-            self._watched = (segment, peers)
+            self._last, self._watched = last, (segment, peers)
         for directory in (self._paths.members, self._paths.steps):
             if peers:
                 self._watch.add_directory(directory)

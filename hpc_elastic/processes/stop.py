@@ -30,7 +30,7 @@ class Stopper:
         self._reaper = reaper
         self._kill_at: float | None = None
         self._killed_at: float | None = None
-        self._watched: dict[int, int] = {}  # pid -> pidfd of left-overs
+        self.watched: dict[int, int] = {}  # pid -> pidfd of left-overs that are waited for
         self._left: list[ProcessStat] = []
         self.is_begun = False
 
@@ -81,10 +81,6 @@ class Stopper:
         """Return when `step` is due even if nothing happens (monotonic time [s])."""
         return self._kill_at if self._killed_at is None else self._killed_at + KILL_WAIT_S
 
-    def exit_fds(self) -> list[int]:
-        """Return the pidfds of left-overs that are waited for."""
-        return list(self._watched.values())
-
     def remaining(self) -> list[str]:
         """Return in words the processes that still run: local rank, pid, name and state."""
         found = []
@@ -99,9 +95,9 @@ class Stopper:
         for process in self._processes.values():
             if process.poll() is not None:
                 process.reap()
-        for fd in self._watched.values():
+        for fd in self.watched.values():
             os.close(fd)
-        self._watched.clear()
+        self.watched.clear()
         self._reaper.reap_adopted()
 
     def _is_any_alive(self) -> bool:
@@ -116,12 +112,12 @@ class Stopper:
 
     def _watch(self) -> None:
         pids = {stat.pid for stat in self._left}
-        for pid in self._watched.keys() - pids:
-            os.close(self._watched.pop(pid))
-        for pid in pids - self._watched.keys():
+        for pid in self.watched.keys() - pids:
+            os.close(self.watched.pop(pid))
+        for pid in pids - self.watched.keys():
             fd = open_pidfd(pid)
             if fd is not None:
-                self._watched[pid] = fd
+                self.watched[pid] = fd
 
 
 def _words(stat: ProcessStat) -> str:

@@ -8,6 +8,7 @@ state.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from hpc_elastic.record.journal import (
@@ -57,8 +58,8 @@ _OF_WORKERS = (Cause.CRASH, Cause.HANG)
 _OF_USERS = (Cause.STOP, Cause.INTERRUPT)
 
 
-class RunState(NamedTuple):
-    """The state that all nodes agree on."""
+class RunFields(NamedTuple):
+    """The fields of the state that all nodes agree on."""
 
     last: int = 0  # number of the last record folded
     epoch: Epoch = NO_EPOCH
@@ -93,44 +94,48 @@ class RunState(NamedTuple):
     taken: frozenset[int] = frozenset()  # losses of nodes, by their record, that Slurm was told to take
     failed_leaving: tuple[FailedLeaving, ...] = ()  # workers that failed as this epoch was left
 
-    @property
+
+class RunState(RunFields):
+    """The state that all nodes agree on; what follows from its fields is found once."""
+
+    @cached_property
     def running(self) -> RoundFormed | None:
         """The round whose workers run, if any."""
         return self.round if self.ended is None else None
 
-    @property
+    @cached_property
     def _wish(self) -> SizeWanted | None:
         """What the user of this submission wants, if anything."""
         size = self.size
         return size if size is not None and size.submission == self.epoch.submission else None
 
-    @property
+    @cached_property
     def wanted(self) -> int | None:
         """How many nodes the user wants in a round; None for as many as there are."""
         return self._wish.size if self._wish is not None else None
 
-    @property
+    @cached_property
     def spares(self) -> int | None:
         """How many nodes are to stand by beside a round of the wanted size; None for as many as come."""
         return self._wish.spares if self._wish is not None else None
 
-    @property
+    @cached_property
     def deserted(self) -> bool:
         """Whether every member of the newest round has left by itself."""
         return self.round is not None and self.left.issuperset(one.node_id for one in self.round.members)
 
-    @property
+    @cached_property
     def only_unfit(self) -> bool:
         """Whether this epoch was left because nodes are unfit, with no node lost."""
         for_nodes = self.drained is not None and self.drained.cause is Cause.NODE_LOSS
         return for_nodes and bool(self.unfit) and self.lost <= self.unfit.keys()
 
-    @property
+    @cached_property
     def leaving(self) -> bool:
         """Whether no further round is formed in this epoch."""
         return self.leave_cause is not None or self.drained is not None or self.ending is not None
 
-    @property
+    @cached_property
     def leave_cause(self) -> Cause | None:
         """Why this epoch is to be left, None if it is not.
 
@@ -141,12 +146,12 @@ class RunState(NamedTuple):
         is_gone = self.batch_host in self.lost and self.batch_host not in self.unfit
         return Cause.NODE_LOSS if is_gone else None
 
-    @property
+    @cached_property
     def crashes(self) -> int:
         """Rounds that ended by a worker's failure, in this submission."""
         return self.counts.get(Cause.CRASH, 0)
 
-    @property
+    @cached_property
     def restarts(self) -> int:
         """Rounds that ended by a failure of workers, or a hang, in this submission; torch counts the same.
 

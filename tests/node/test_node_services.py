@@ -238,7 +238,7 @@ def test_nothing_is_done_unless_it_is_asked_for(tmp_path: Path, loop: EventLoop)
     assert Services is type(services)
     assert ({}, (), float("inf"), "") == (
         services.before_workers(),
-        services.stuck([1]),
+        services.stuck(lambda: [1]),
         services.wake_at(),
         services.reason(1),
     )
@@ -293,11 +293,11 @@ def test_what_holds_up_the_agent_makes_nobody_stuck(tmp_path: Path) -> None:
     services = NodeServices(around._replace(clock=clock))
     services._stuck = UninterruptibleWatch(10, clock.monotonic, lambda _pid: "D 1")
     services.state_timeout_s = 10
-    assert () == services.stuck([5])
+    assert () == services.stuck(lambda: [5])
     clock.advance(20)  # within one turn
-    assert () == services.stuck([5])
+    assert () == services.stuck(lambda: [5])
     for seconds, stuck in ((0, ()), (9, ()), (1, (5,))):
         clock.advance(seconds)
         loop.turned_at = clock.monotonic()
-        assert stuck == services.stuck([5])
+        assert stuck == services.stuck(lambda: [5])
     loop.close()

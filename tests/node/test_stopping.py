@@ -192,6 +192,7 @@ class Ending:
         )
         parts: Any = SimpleNamespace(
             rendezvous=SimpleNamespace(run=self.run),
+            clock=SimpleNamespace(monotonic=lambda: self.now),
             log=SimpleNamespace(say=self.said.append),
             times=AgentTimes(shutdown=30.0, exit_barrier=300.0),
             paths=SimpleNamespace(checkpoints="checkpoints"),

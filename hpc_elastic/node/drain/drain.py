@@ -158,7 +158,7 @@ class Stopping:
 
     def heed(self) -> None:
         """Warn the workers of the request to this agent, and keep its deadline without the others."""
-        request, drain, now = self._signalled.wish, self._drain, self._run.now()
+        request, drain, now = self._signalled.wish, self._drain, self._parts.clock.monotonic()
         if request.cause is None or drain is None:
             return
         drain.heed(request)
@@ -172,7 +172,7 @@ class Stopping:
         if not group.is_stopping and self._run.blind_since is None:
             self._reports.failed_too(group)
             self._reports.failed_leaving(group)
-        ending, now = self._workers.ending, self._run.now()
+        ending, now = self._workers.ending, self._parts.clock.monotonic()
         facts = EndFacts(
             state=self._run.state,
             epoch=self._run.membership.epoch,
@@ -187,7 +187,7 @@ class Stopping:
 
     def drain(self, group: LocalGroup) -> bool:
         """Take the next step of a drain; return whether to look again at once."""
-        drain, now = self._drain, self._run.now()
+        drain, now = self._drain, self._parts.clock.monotonic()
         if drain is None:
             return False
         drain.step(now)
@@ -217,6 +217,8 @@ class Stopping:
             now: monotonic time [s].
         """
         formed, told_at = self._run.state.round, self._told_at
+        if now < since + _QUIET_S:
+            return
         is_new = told_at is None or told_at < since
         if formed is None or not is_due(since + _QUIET_S, None if is_new else told_at, now):
             return

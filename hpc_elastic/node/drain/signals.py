@@ -58,6 +58,11 @@ class EarlyWarning:
         self._held_since: float | None = None  # the time at which this node learned of a held warning [s]
         self._untold: tuple[int, EarlyNotice] | None = None  # round, and the notice to be recorded
 
+    @property
+    def is_on(self) -> bool:
+        """Whether a warning is held until Slurm has answered."""
+        return self._weighed is not None
+
     def takes(self, name: str) -> bool:
         """Hold a warning until Slurm answers; False: it is followed at once.
 
@@ -182,7 +187,8 @@ class Signalled:
                 self._hear(name, cause, parts.clock.monotonic())
         if caught and self._workers.group is not None and self._workers.group.is_stopping:
             self.end_sooner()
-        is_answered = not parts.notices.is_asking  # before the answers are taken: the last one may come now
+        # before the answers are taken: the last one may come now
+        is_answered = self._early.is_on and not parts.notices.is_asking
         self._listen()
         may_weigh = self._may_weigh(Cause.TIME_LIMIT)
         warned = self._early.due(is_answered=is_answered) if may_weigh else self._early.give_back()
@@ -266,7 +272,7 @@ class Signalled:
             if drain is not None and drain.node == self._run.node:
                 self._run.explain_drain(notice.cause, notice.detail, None, notice.answer)
             return
-        left_s = None if notice.until is None else max(0.0, notice.until - self._run.now())
+        left_s = None if notice.until is None else max(0.0, notice.until - self._parts.clock.monotonic())
         self._run.explain_drain(notice.cause, notice.detail, left_s, notice.answer)
 
     def end_sooner(self) -> None:
@@ -284,7 +290,7 @@ class Signalled:
         if not (state.leaving or (self.leaves_alone and state.drain is not None)):
             then = Then.REJOIN if self.leaves_alone else Then.LEAVE
             known = self.wish.deadline if self.wish.is_known else None
-            left_s = None if known is None else max(0.0, known - self._run.now())
+            left_s = None if known is None else max(0.0, known - self._parts.clock.monotonic())
             asked = self.wish.asked
             state = self._run.request_drain(cause, then, self.wish.words, left_s, asked)
         self._file.heeded()

@@ -120,7 +120,7 @@ class NodeServices(Services):
             self._say(f"the workers' timers are not watched: {error}")
         return self._watchdog.worker_env()
 
-    def stuck(self, pids: Collection[int]) -> tuple[int, ...]:
+    def stuck(self, pids: Callable[[], Collection[int]]) -> tuple[int, ...]:
         """Report the acts of the watchdog; return workers that have been in state D for too long.
 
         A cause that has held up the agent itself may have held up the workers, too: their time begins anew.
@@ -130,7 +130,7 @@ class NodeServices(Services):
             return ()
         took_s = self._around.clock.monotonic() - self._around.loop.turned_at
         is_held_up = took_s >= max(_HELD_UP_S, self.state_timeout_s * _HELD_UP)
-        return self._stuck.check(() if is_held_up else pids)
+        return self._stuck.check(() if is_held_up else pids())
 
     def reason(self, pid: int) -> str:
         """Return why this agent has ended a worker."""

@@ -111,7 +111,7 @@ class Services:
         """Prepare for a start of the workers; return variables for their environment."""
         return {}
 
-    def stuck(self, _pids: Collection[int]) -> tuple[int, ...]:
+    def stuck(self, _pids: Callable[[], Collection[int]]) -> tuple[int, ...]:
         """Look at the workers that run; return those that no signal will end."""
         return ()
 

@@ -12,6 +12,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.context import RunProcsResult, StartSettings, SubprocessContext
 from hpc_elastic.multiprocessing.errors import FailureRecord, ProcessFailure, failure_record
+from hpc_elastic.multiprocessing.group_logs import NO_EVENTS, GroupEvents
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsSpecs, log_line_prefix
 from hpc_elastic.node.decision import Group
 from hpc_elastic.node.spec import WorkerGroup, WorkerState
@@ -81,6 +82,9 @@ class LocalGroup:
         self._signalled = False
         self._ended_well = False  # all by themselves, before they were told to
         self._gone = False
+        self._outcome = Group.STOPPED  # when all are gone
+        self._until: float | None = None  # what the workers know of the end of their time
+        self._stop_step: int | None = None  # that the workers know
         self._drain_at: float | None = None
         self.keeps_left_overs: Callable[[float], bool] | None = None  # while they still save
 
@@ -185,6 +189,10 @@ class LocalGroup:
             raise RuntimeError("the workers have not been started")
         return self._context
 
+    def events(self) -> GroupEvents:
+        """Return what is waited for before the next look; copies new lines of logs to the console."""
+        return NO_EVENTS if self._gone else self.context.events()
+
     def exit_fds(self) -> list[int]:
         """Return descriptors that become readable when a worker ends."""
         return [] if self._gone else self.context.exit_fds()
@@ -195,7 +203,7 @@ class LocalGroup:
         Workers that have ended well count as running while their leftovers are ended.
         """
         if self._gone:
-            return self._how_gone()
+            return self._outcome
         if not self._stopping and not self._ended_well:
             self.result = self.context.look() or self.result
             if self.result is None:
@@ -209,14 +217,12 @@ class LocalGroup:
             self.context.begin_stop(signal.SIGTERM, now + self._settings.grace_s)
         if self.context.poll_stopped(now):
             self._end()
-            return self._how_gone()
+            return self._outcome
         return Group.STOPPING if self._stopping else Group.RUNNING
 
-    def _how_gone(self) -> Group:
-        by_themselves = self._ended_well and not self.stopped_by_request
-        return Group.SUCCEEDED if by_themselves else Group.STOPPED
-
     def _end(self) -> None:
+        by_themselves = self._ended_well and not self._stopped_by_request()
+        self._outcome = Group.SUCCEEDED if by_themselves else Group.STOPPED
         self._gone = True
         self.keeps_left_overs = None  # it knows this group
         for channel in self._channels:
@@ -227,9 +233,8 @@ class LocalGroup:
         """Whether the workers have got the signal to end."""
         return self._stopping and not self._gone
 
-    @property
-    def stopped_by_request(self) -> bool:
-        """Whether a worker ended because should_stop() told it to, or may have for a signal of its own."""
+    def _stopped_by_request(self) -> bool:
+        """Tell whether a worker ended because should_stop() told it to, or may have for its own signal."""
         return self._signalled or any(channel.stopped_at is not None for channel in self._channels)
 
     def stop(self, number: int, kill_at: float) -> None:
@@ -264,8 +269,10 @@ class LocalGroup:
 
     def set_until(self, until: float) -> None:
         """Tell the workers how long they have, by the monotonic clock [s]."""
-        for channel in self._channels:
-            channel.until = until
+        if until != self._until:
+            self._until = until
+            for channel in self._channels:
+                channel.until = until
 
     def busy(self) -> list[Busy]:
         """Return the live workers in critical sections, longest first."""
@@ -289,8 +296,10 @@ class LocalGroup:
 
     def set_stop_step(self, step: int) -> None:
         """Tell the workers the agreed step."""
-        for channel in self._channels:
-            channel.stop_step = step
+        if step != self._stop_step:
+            self._stop_step = step
+            for channel in self._channels:
+                channel.stop_step = step
 
     def failures(self) -> dict[int, ProcessFailure]:
         """Return the failures by global rank."""
