@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from itertools import chain, count
 from typing import NamedTuple
@@ -90,6 +90,7 @@ class Membership:
         self.suspected_at: dict[Suspicion, float] = {}  # when this agent told its own [s]
         self.newest_record = 0  # number of the newest journal record that anybody tells of
         self.known = 0  # number of the newest journal record this agent has read; told with each beat
+        self.tell_steps: Callable[[], str] = str  # the steps of the ranks, told with each beat
         self._name: MemberName | None = None
         self._beat_at = float("-inf")
         self._was_blind = False  # since the last look
@@ -123,7 +124,8 @@ class Membership:
         """Publish this agent's phase; counts as a heartbeat."""
         old = self._name
         counter = 0 if old is None else old.counter + 1
-        new = MemberName(self.node_id, self.epoch, phase, round_number, counter, self.known)
+        steps = self.tell_steps() if phase is Phase.RUNNING else ""
+        new = MemberName(self.node_id, self.epoch, phase, round_number, counter, self.known, steps)
         self._store.mark(MEMBERS, new.text(), instead_of=old.text() if old else None)
         self._name = new
         now = self._clock.monotonic()

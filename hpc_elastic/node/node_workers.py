@@ -16,6 +16,7 @@ from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.spec import WorkerGroup, WorkerSpec, WorkerState
 from hpc_elastic.node.workers.local_group import LocalGroup, Results
 from hpc_elastic.record.journal import RoundFormed
+from hpc_elastic.record.member_names import steps_text
 
 if TYPE_CHECKING:
     from hpc_elastic.node.setup.work_log import WorkLog
@@ -138,6 +139,7 @@ class NodeWorkers:
             from hpc_elastic.node.setup.work_log import WorkLog  # noqa: PLC0415 - two nodes need it
 
             self._work = WorkLog(parts, group)
+        self._run.membership.tell_steps = lambda: steps_text([one.last_step for one in group.channels])
         group.describe(self.view, WorkerState.HEALTHY)
         self.telemetry.state_changed()
         self.telemetry.initialized()
@@ -181,6 +183,7 @@ class NodeWorkers:
             action: the act that follows if no process is left.
         """
         group = self.running
+        self._run.membership.tell_steps = str
         self.hangs.end()
         for path in group.context.log_files():
             self._parts.loop.watch.remove(path)

@@ -7,7 +7,7 @@ member is alive while its name keeps changing by the observer's own monotonic cl
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
@@ -16,6 +16,9 @@ from hpc_elastic.record.journal import Epoch
 
 MEMBERS = "members"  # the directory that holds the names
 _WORD = -1  # sorts words before numbers
+_NO_STEP = "_"  # in place of a rank's step
+_MOST_RANKS = 32  # whose steps are in a name
+_TOO_LARGE = 10**18
 
 
 class Phase(str, Enum):
@@ -42,6 +45,7 @@ class MemberName(NamedTuple):
     round: int  # joining: the round it wants; else the round it is or was in
     counter: int
     known: int = 0  # number of the newest journal record it has read
+    steps: str = ""  # the steps of its running ranks, see `steps_text`; empty: they report none
 
     @property
     def node(self) -> str:
@@ -51,7 +55,30 @@ class MemberName(NamedTuple):
     def text(self) -> str:
         """Return the file name."""
         numbers = (str(self.round), str(self.counter), str(self.known))
-        return "+".join((self.node_id, self.epoch.text(), self.phase.value, *numbers))
+        steps = (self.steps,) if self.steps else ()
+        return "+".join((self.node_id, self.epoch.text(), self.phase.value, *numbers, *steps))
+
+    @property
+    def rank_steps(self) -> tuple[int | None, ...]:
+        """The newest step of each of its ranks, None for one that has done none; empty: they report none."""
+        least, _, ahead = self.steps.partition("-")
+        return tuple(None if mark == _NO_STEP else int(least) + int(mark) for mark in ahead)
+
+
+def steps_text(steps: Sequence[int | None]) -> str:
+    """Return the newest steps of ranks as one word: the least one, and how far each rank is ahead of it.
+
+    A rank that is ten or more steps ahead is shown nine ahead.
+
+    Args:
+        steps: by local rank; None: no step yet.
+    """
+    told = [step for step in steps if step is not None]
+    if not told or not 0 <= min(told) < _TOO_LARGE:
+        return ""
+    least = min(told)
+    marks = (_NO_STEP if step is None else str(min(step - least, 9)) for step in steps[:_MOST_RANKS])
+    return f"{least}-{''.join(marks)}"
 
 
 class Seen(NamedTuple):
@@ -79,7 +106,7 @@ class Suspicion(NamedTuple):
 
 _N = "[0-9]{1,18}"  # no longer number is written by anybody
 _EPOCH = rf"({_N}-{_N}-{_N}-{_N})"
-_NAME = re.compile(rf"([^+/]+)\+{_EPOCH}\+([a-z]+)\+({_N})\+({_N})\+({_N})")
+_NAME = re.compile(rf"([^+/]+)\+{_EPOCH}\+([a-z]+)\+({_N})\+({_N})\+({_N})(?:\+({_N}-[0-9_]{{1,32}}))?")
 _SUSPICION = re.compile(rf"([^+/]+)\+{_EPOCH}\+suspected\+({_N})\+by\+([^+/]+)")
 _PHASES = {phase.value: phase for phase in Phase}
 _NEWS = re.compile(rf"news\+({_N})")
@@ -90,11 +117,12 @@ def parse_name(text: str) -> MemberName | None:
     found = _NAME.fullmatch(text)
     if found is None:
         return None
-    node_id, epoch, word, round_number, counter, known = found.groups()
+    node_id, epoch, word, round_number, counter, known, steps = found.groups()
     phase = _PHASES.get(word)
     if phase is None:
         return None
-    return MemberName(node_id, _epoch_of(epoch), phase, int(round_number), int(counter), int(known))
+    numbers = map(int, (round_number, counter, known))
+    return MemberName(node_id, _epoch_of(epoch), phase, *numbers, steps or "")
 
 
 def parse_suspicion(text: str) -> Suspicion | None:

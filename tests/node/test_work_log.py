@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from hpc_elastic.account.account import account_of
@@ -9,6 +10,7 @@ from hpc_elastic.account.facts import Doing
 from hpc_elastic.account.read import read_facts
 from hpc_elastic.account.spans import Bucket, History
 from hpc_elastic.record.journal import Cause
+from hpc_elastic.record.member_names import Phase, parse_name
 from hpc_elastic.record.run_log import read_records
 from tests.node.agents import MakeAgents
 
@@ -97,3 +99,23 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(make: MakeAgents) -> No
     assert 0 == agents.code(0)
     assert not (Path(agents.paths.root) / "elsewhere").exists()
     assert [] == read_facts(agents.paths)
+
+
+TOLD = """
+import time
+from hpc_elastic import worker
+from hpc_elastic.record.member_names import parse_name
+worker.tick(7 + int(os.environ["RANK"]))
+members = os.environ["HPC_ELASTIC_RUN_DIR"] + "/members"
+while not any(name and name.rank_steps == (7, 8) for name in map(parse_name, os.listdir(members))):
+    time.sleep(0.01)
+"""
+
+
+def test_the_heartbeat_shows_the_steps_of_the_ranks(make: MakeAgents) -> None:
+    """The name of a running agent has the newest step of each of its ranks; these workers wait for it."""
+    agents = make(TOLD)
+    agents.start(0, "--nnodes", "1", "--nproc-per-node", "2")
+    assert 0 == agents.code(0)
+    (left,) = filter(None, map(parse_name, os.listdir(agents.paths.members)))
+    assert (Phase.SUCCEEDED, ()) == (left.phase, left.rank_steps)

@@ -20,6 +20,7 @@ from hpc_elastic.record.member_names import (
     observe,
     parse_name,
     parse_suspicion,
+    steps_text,
     suspicions_in,
 )
 from tests.meet.build import E0, REQUEUED, roster, seen
@@ -41,6 +42,7 @@ names = st.builds(
     counts,
     counts,
     counts,
+    st.lists(st.none() | st.integers(0, 10**18), max_size=40).map(steps_text),
 )
 suspicions = st.builds(
     Suspicion,
@@ -57,6 +59,15 @@ def test_a_name_says_what_it_was_given(member: MemberName) -> None:
     assert member == parse_name(member.text())
 
 
+def test_a_name_shows_the_steps_of_its_ranks() -> None:
+    """Each rank's step is known up to nine steps ahead of the slowest one; a rank may have none yet."""
+    name = MemberName("n1.1", Epoch(0, 0, 0, 0), Phase.RUNNING, 1, 1, 1, steps_text((120, 121, None, 400)))
+    assert (120, 121, None, 129) == name.rank_steps
+    assert ("", ()) == (steps_text((None, None)), name._replace(steps="").rank_steps)
+    assert "" == steps_text((10**18,))
+    assert 32 == len(name._replace(steps=steps_text([7] * 40)).rank_steps)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -66,6 +77,7 @@ def test_a_name_says_what_it_was_given(member: MemberName) -> None:
         "n1.1+0-0-0-0+running+1+1",
         "n1.1+0-0-0-0+dancing+1+1+1",
         "n1.1+0-0-0-0+running+1+1+1+1",
+        "n1.1+0-0-0-0+running+1+1+1+1-x",
         "n1.1+0-0-0-0+suspected+1+by+n2.1",
         "news+7",
     ],
