@@ -121,8 +121,8 @@ def parse_name(text: str) -> MemberName | None:
     phase = _PHASES.get(word)
     if phase is None:
         return None
-    numbers = map(int, (round_number, counter, known))
-    return MemberName(node_id, _epoch_of(epoch), phase, *numbers, steps or "")
+    number, count, record = int(round_number), int(counter), int(known)
+    return MemberName(node_id, _epoch_of(epoch), phase, number, count, record, steps or "")
 
 
 def parse_suspicion(text: str) -> Suspicion | None:
