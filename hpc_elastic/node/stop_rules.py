@@ -81,7 +81,7 @@ def heard(
         limit: the end of the workers' time for it, monotonic [s].
         is_signal: whether the new one is a signal.
     """
-    if wish.cause is None or wish.deadline is None:
+    if wish.deadline is None:
         return StopRequest(cause, detail, limit, is_signal=is_signal)
     again = wish.cause is Cause.INTERRUPT and cause is Cause.INTERRUPT
     return wish._replace(deadline=min(wish.deadline, limit), at_once=wish.at_once or again)
@@ -188,7 +188,7 @@ def follow(
     if progress.cause is None:
         left_s = times.of(drain.cause) if drain.left_s is None else drain.left_s
         progress = progress._replace(cause=drain.cause, agreed=now + left_s)
-    if explained is None or explained == progress.explained:
+    if explained is None:
         return progress
     is_known = progress.explained is not None or drain.left_s is not None or drain.cause in _OF_USERS
     progress = progress._replace(explained=explained)
@@ -220,12 +220,12 @@ def drain_step(
         bound: the first step at which all ranks of this node can stop; None: not known yet.
         now: monotonic time [s].
     """
-    formed, agreed = state.running, state.stop_step
-    is_open = agreed is None and bound is not None and formed is not None
+    agreed = state.stop_step
+    formed = state.running if agreed is None and bound is not None else None  # with a step to agree on
     never_asks = agreed == NO_STEP
     return DrainStep(
-        tells=bound if is_open and not progress.has_told else None,
-        proposes=is_open and formed is not None and is_proposer(formed, me),
+        tells=bound if formed is not None and not progress.has_told else None,
+        proposes=formed is not None and is_proposer(formed, me),
         stop_after=agreed,
         signals=never_asks and not progress.has_signalled,
         stop_now=(never_asks and not times.unasked.runs_on) or progress.is_over(now),

@@ -48,6 +48,8 @@ def test_a_second_signal_only_makes_it_quicker() -> None:
     assert StopRequest(Cause.TIME_LIMIT, "SIGUSR2", 50.0) == wish
     twice = heard(heard(StopRequest(), Cause.INTERRUPT, "SIGINT", 9.0), Cause.INTERRUPT, "SIGINT", 10.0)
     assert twice.at_once
+    assert heard(twice, Cause.PREEMPTION, "SIGTERM", 8.0).at_once
+    assert not heard(wish, Cause.INTERRUPT, "SIGINT", 10.0).at_once
 
 
 def test_what_slurm_grants_replaces_what_was_feared() -> None:

@@ -281,3 +281,35 @@ def test_the_nearest_of_all_limits_is_half_over_first() -> None:
     one = watch()
     assert () == after(one, ticked(1, LIMITED, Section(2, "inner", None), count=2), 4)
     assert (False, True) == (one.is_half_over(0, 4.9), one.is_half_over(0, 5.0))
+
+
+@pytest.mark.parametrize(("gap", "learned"), [(10.0, Length(10.0, 1)), (24.9, Length(24.9, 1)), (25.0, None)])
+def test_a_pause_is_learned_from_up_to_a_quarter_of_the_limit(gap: float, learned: Length | None) -> None:
+    """From then on nobody knows what the worker did meanwhile."""
+    one = watch(HangOptions(timeout=100.0))
+    one.check({0: ticked(1)}, 0.0)
+    one.check({0: ticked(2)}, gap)
+    assert learned == one.lengths.get(STEP)
+
+
+def test_a_late_look_forgives_all_workers() -> None:
+    """One for whose limit it is late shows that nobody looked at the others either."""
+    one = watch()
+    signs = {0: ticked(1, LIMITED), 1: ticked(1)}
+    for second in range(9):
+        one.check(signs, float(second))
+    assert () == one.check(signs, 14.0)
+
+
+def test_the_first_sign_of_a_worker_measures_its_start() -> None:
+    """However late somebody looked: the start of the round is known."""
+    one = watch()
+    one.check({0: ticked(1)}, 60.0)
+    assert {START: Length(60.0, 1)} == one.lengths
+
+
+def test_a_section_before_the_first_step_is_watched_only_where_steps_are_expected() -> None:
+    """Who has never ticked may never do it: a section without a limit is then no place to be missed in."""
+    here = Sign(0, 1, None, (EVAL,))
+    assert () == after(watch(), here, 100)
+    assert after(watch(ticking=(0,)), here, 100)

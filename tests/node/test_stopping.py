@@ -11,18 +11,26 @@ import pytest
 from hpc_elastic.node.drain.drain import Stopping
 from hpc_elastic.node.setup.agent_setup import AgentTimes
 from hpc_elastic.node.stop_rules import (
+    ASK_AFTER_S,
     KILL_AFTER_S,
+    DrainProgress,
+    DrainTimes,
     EndFacts,
     StopOrder,
     StopRequest,
     barrier_is_over,
+    drain_step,
     end_for_request,
     end_of_drain,
     end_of_round,
+    end_sooner,
+    follow,
+    told,
+    turn_to_ask_s,
 )
-from hpc_elastic.record.journal import Cause, Decision, RoundEnded
+from hpc_elastic.record.journal import Cause, Decision, DrainExplained, RoundEnded
 from hpc_elastic.record.state import RunState
-from tests.meet.build import E0, REQUEUED, after, crash, drain, ending, formed, loss, start
+from tests.meet.build import E0, REQUEUED, after, crash, drain, ending, formed, loss, member, start
 
 
 def stopping(me: str, working: list[str], said: list[str]) -> Stopping:
@@ -113,6 +121,46 @@ def test_before_the_round_has_ended_workers_have_their_time() -> None:
 def test_an_urgent_end_waits_for_no_critical_section(state: RunState, request_: StopRequest) -> None:
     """Others work already, or the user wants the end now."""
     assert StopOrder(130.0) == order_for(state, request=request_)
+
+
+def test_workers_of_a_run_that_has_ended_otherwise_have_their_time() -> None:
+    """Only a cancelled run is in a hurry."""
+    assert StopOrder(130.0, 150.0) == order_for(after(start(), formed(1), ending(Decision.STOPPED)))
+
+
+def test_a_request_without_a_time_ends_nobody_sooner() -> None:
+    """There is none to end them by."""
+    assert None is end_sooner(NOTHING, NOW)
+    assert not DrainProgress().is_over(NOW)
+
+
+def test_the_first_time_that_slurm_names_is_taken_as_it_is() -> None:
+    """Nothing is known before it that it could shorten."""
+    assert 30.0 == told(None, 30.0, is_known=True)
+
+
+def test_a_second_answer_of_slurm_leaves_no_more_time() -> None:
+    """The first one replaces an assumption in both directions; a later one only shortens it."""
+    asked, times, progress = drain(), DrainTimes(), DrainProgress()
+    for left_s, until in ((60.0, 160.0), (90.0, 160.0), (20.0, 120.0)):
+        explained = DrainExplained(E0, Cause.PREEMPTION, f"{left_s:g} s", left_s)
+        progress = follow(progress, asked, explained, times, NOW)
+        assert until == progress.agreed
+
+
+def test_of_two_agents_on_the_node_that_asks_for_a_drain_one_asks_slurm() -> None:
+    """The second one waits for its turn."""
+    members = (member("n1"), member("n1")._replace(node_id="n1.2"), member("n2"))
+    state = after(start(), formed(1)._replace(members=members), drain())
+    turns = [turn_to_ask_s(state, me) for me in ("n1.1", "n1.2", "n2.1")]
+    assert [0.0, ASK_AFTER_S, ASK_AFTER_S + 0.5] == turns
+
+
+def test_no_step_is_agreed_on_in_a_round_that_is_over() -> None:
+    """Its workers stop for another reason."""
+    over = after(start(), formed(1), drain(), crash(1))
+    step = drain_step(DrainProgress(), over, DrainTimes(), me="n1.1", bound=5, now=NOW)
+    assert (None, False) == (step.tells, step.proposes)
 
 
 def test_a_node_with_a_stuck_worker_does_not_wait_for_the_others() -> None:

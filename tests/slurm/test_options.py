@@ -58,6 +58,17 @@ def test_the_installed_slurm_decides_where_there_is_one() -> None:
         options.check_known(["tres-bind"], {"container-image"})
 
 
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [("container-imag", "did you mean 'container-image'?"), ("zzz", "look it up with sbatch --help")],
+)
+def test_the_fix_names_what_the_installed_slurm_has(name: str, fix: str) -> None:
+    """Where nothing is like it, its help does."""
+    with pytest.raises(InputError) as told:
+        options.check_known([name], {"container-image"})
+    assert fix == told.value.fix
+
+
 def test_every_owned_option_exists_and_is_explained() -> None:
     """An option that cannot be given says why and what to do instead."""
     assert set(options.OWNED) <= options.BUILT_IN

@@ -78,7 +78,7 @@ class _Worker(NamedTuple):
     sign: Sign
     since: float  # of the last sign of life, or of whatever time does not count
     is_whole: bool = True  # the time since then is a measurement: nothing of it has been forgiven
-    blocks: Mapping[int, float] = {}  # since when it is in which section with a limit of its own, by number
+    blocks: Mapping[int, float] = {}  # since when it is in which section, by number
 
 
 class HangWatch:
@@ -170,8 +170,7 @@ class HangWatch:
             times = max(1, sign.ticks - before.sign.ticks)
             is_first = before.sign.ticks == 0
             self.lengths = learn(self.lengths, before.sign.kind, now - before.since, 1 if is_first else times)
-        limited = (section.number for section in sign.sections if section.timeout_s)
-        blocks = {number: before.blocks.get(number, now) for number in limited}
+        blocks = {section.number: before.blocks.get(section.number, now) for section in sign.sections}
         self._workers[rank] = _Worker(sign, now, blocks=blocks)
 
     def _limit(self, rank: int) -> float:

@@ -84,10 +84,10 @@ def learn(lengths: Lengths, kind: str, seconds: float, times: int = 1) -> dict[s
 def limit_of(kind: str, lengths: Lengths, options: HangOptions) -> float:
     """Return how long the silence of a worker may be [s]; inf: as long as it likes."""
     given = options.first_step if kind == START else options.timeout
-    if given is None and kind == START and options.timeout == math.inf:
-        return math.inf  # off
     if given is not None:
         return given
+    if options.timeout == math.inf:
+        return math.inf  # off
     known = lengths.get(kind, Length())
     if known.times < (options.samples if kind == STEP else 1):
         return math.inf

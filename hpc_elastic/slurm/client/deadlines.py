@@ -146,7 +146,7 @@ def why(
 def p99(samples: Iterable[float]) -> float | None:
     """Return the time that 99 of 100 saves do not exceed [s]; None without samples."""
     ordered = sorted(samples)
-    return ordered[max(0, -(-99 * len(ordered) // 100) - 1)] if ordered else None
+    return ordered[-(-99 * len(ordered) // 100) - 1] if ordered else None
 
 
 def needed_s(saves: Iterable[float], drains: Iterable[float] = ()) -> float | None:
@@ -208,4 +208,5 @@ def begin_before_s(warning_s: float, needed: float | None, left_s: float) -> flo
         needed: from `needed_s`.
         left_s: how much was left when this was asked first; a short job is not all drain.
     """
-    return min(max(warning_s, needed or 0.0), left_s / _SHARE)
+    wanted_s = warning_s if needed is None else max(warning_s, needed)
+    return min(wanted_s, left_s / _SHARE)
