@@ -16,6 +16,9 @@ from .settings import Tracker
 SHIM = Path("/usr/local/lib/devcluster/only_cgroup2.so")
 """See `only_cgroup2.c`; in a box it is put there from outside."""
 
+PLUGINS_SINCE = (21, 8)
+"""The release of Slurm that has a plugin for each version of cgroups; older ones know version 1 only."""
+
 NEEDED = frozenset({"freezer", "cpuset", "memory", "devices", "cpuacct"})
 """Controllers that Slurm's cgroup/v1 plugin opens."""
 
@@ -70,8 +73,8 @@ def is_hybrid(own: str) -> bool:
     return any(not line.startswith("0::") for line in own.splitlines())
 
 
-def check(tracker: Tracker) -> None:
-    """Refuse a tracker for which this machine lacks something.
+def check(tracker: Tracker, slurm: tuple[int, ...]) -> None:
+    """Refuse a tracker for which this machine, or its release of Slurm, lacks something.
 
     Raises:
         DevClusterError: the text says what is missing.
@@ -79,6 +82,10 @@ def check(tracker: Tracker) -> None:
     if tracker is Tracker.CGROUP:
         hierarchies()
     if tracker is Tracker.CGROUP2:
+        if slurm < PLUGINS_SINCE:
+            raise DevClusterError(
+                "--proctrack cgroup2 needs Slurm 22.05 or newer; use --proctrack linuxproc."
+            )
         _v2_root()
         shim()
 

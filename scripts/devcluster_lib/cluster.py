@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from . import cgroups, config, daemons, files, namespaces, network, state
+from . import cgroups, config, daemons, files, namespaces, network, packages, state
 from .addresses import CONTROLLER, AddressPlan
 from .daemons import Daemons
 from .errors import DevClusterError
@@ -42,7 +42,7 @@ def start(layout: Layout, settings: Settings) -> float:
             )
         if old is not None:
             tear_down(layout, old)
-        cgroups.check(settings.tracker)
+        cgroups.check(settings.tracker, packages.slurm_release())
         plan = network.claim(layout.root)
         new = State(settings, plan, {}, (old.first_job_id if old else 0) + JOB_ID_STEP)
         state.write(layout, new)
@@ -59,7 +59,10 @@ def _bring_up(layout: Layout, new: State, plan: AddressPlan) -> None:
     files.create_users(settings.users)
     files.create_directories(layout, accounting=settings.accounting)
     gpu_files, own_devices = files.make_gpus(layout, settings.gpus)
-    files.write_config(config.ConfigInputs(settings, plan, layout, gpu_files, own_devices, new.first_job_id))
+    old = packages.slurm_release() < cgroups.PLUGINS_SINCE
+    files.write_config(
+        config.ConfigInputs(settings, plan, layout, gpu_files, own_devices, new.first_job_id, old_cgroups=old)
+    )
     network.build_switch(plan)
     with daemons.database_ready(layout, wanted=settings.accounting):  # takes seconds, hence meanwhile
         controller, *nodes = _boot_all(layout, new, plan)

@@ -34,6 +34,7 @@ class ConfigInputs:
         gpu_files: one character device per GPU; the same files on every node.
         own_devices: the devices are ours, so hiding them from a job hurts nobody.
         first_job_id: grows from start to start, so that sacct never sees an id twice.
+        old_cgroups: Slurm is older than 21.08, which has no plugin for each version of cgroups.
     """
 
     settings: Settings
@@ -42,6 +43,7 @@ class ConfigInputs:
     gpu_files: tuple[str, ...]
     own_devices: bool
     first_job_id: int
+    old_cgroups: bool = False
 
 
 def slurm_conf(inputs: ConfigInputs) -> str:
@@ -188,8 +190,9 @@ def cgroup_conf(inputs: ConfigInputs) -> str:
     tracker = inputs.settings.tracker
     hide = tracker is Tracker.CGROUP and inputs.own_devices
     plugin = "v2\nIgnoreSystemd=yes" if tracker is Tracker.CGROUP2 else "v1"
+    choice = "" if inputs.old_cgroups else f"CgroupPlugin=cgroup/{plugin}\n"
     return (
-        f"CgroupPlugin=cgroup/{plugin}\n"
+        f"{choice}"
         "CgroupMountpoint=/sys/fs/cgroup\n"
         "ConstrainCores=no\n"
         "ConstrainRAMSpace=no\n"

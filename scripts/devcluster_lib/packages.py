@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -43,6 +44,19 @@ def _is_there(part: str) -> bool:
         libraries = Path("/usr/lib")
         return any(any(libraries.glob(p + part)) for p in ("slurm*/", "*/slurm*/"))
     return shutil.which(part, path=SYSTEM_PATH) is not None
+
+
+def slurm_release() -> tuple[int, ...]:
+    """Return the release of this machine's Slurm, such as (24, 11)."""
+    said = subprocess.run(
+        ["slurmd", "-V"], capture_output=True, text=True, check=False, env={"PATH": SYSTEM_PATH}
+    )
+    found = re.search(r"(\d+)\.(\d+)", said.stdout)
+    if found is None:
+        raise DevClusterError(
+            f"slurmd -V does not tell its version: {(said.stdout or said.stderr).strip()!r}."
+        )
+    return int(found[1]), int(found[2])
 
 
 def install(*, accounting: bool) -> list[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from . import packages
 from .errors import DevClusterError, MovingSuiteError
+from .namespaces import SYSTEM_PATH
 from .state_file import locked
 
 CACHE = Path(os.environ.get("DEVCLUSTER_SUITES") or "/var/cache/hpc_elastic-suites")
@@ -37,11 +38,15 @@ class Suite:
         version: the Slurm that it is wanted for; empty: none, the tree holds what a bare machine has.
         name: the suite.
         moves: it is not released, so that it may have another Slurm tomorrow.
+        python_of: a newer suite whose Python (with its C library) it gets, where its own is too old.
+        lacks: packages that it has under no name of their own.
     """
 
     version: str
     name: str
     moves: bool = False
+    python_of: str = ""
+    lacks: tuple[str, ...] = ()
 
     @property
     def root(self) -> Path:
@@ -73,6 +78,7 @@ class Suite:
 SUITES = {
     suite.version: suite
     for suite in (
+        Suite("20.11", "bullseye", python_of="bookworm", lacks=("slurm-wlm-mysql-plugin",)),
         Suite("22.05", "bookworm"),
         Suite("24.11", "trixie"),
         Suite("26.05", "sid", moves=True),
@@ -89,15 +95,47 @@ def _make(suite: Suite) -> None:
     draft, log = suite.root.with_suffix(".new"), suite.root.with_suffix(".log")
     for old in (draft, suite.root):
         shutil.rmtree(old, ignore_errors=True)
-    wanted = ",".join(INCLUDED if suite.version else BARE)
+    wanted = ",".join(name for name in (INCLUDED if suite.version else BARE) if name not in suite.lacks)
     command = ("debootstrap", "--variant=minbase", f"--include={wanted}", suite.name, str(draft), mirror())
     with log.open("wb") as output:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False)
     if done.returncode != 0:
         raise DevClusterError(f"debootstrap could not make Debian {suite.name}; see {log}.")
+    if suite.python_of:
+        _add_newer_python(suite, draft, log)
     (draft / "etc" / "devcluster-suite").write_text(f"{_got(suite, draft)}\n")
     shutil.rmtree(draft / "var" / "cache" / "apt" / "archives", ignore_errors=True)
     draft.replace(suite.root)
+
+
+def _add_newer_python(suite: Suite, tree: Path, log: Path) -> None:
+    """Install the Python of a newer Debian in a tree; apt brings the C library that it needs along."""
+    shutil.copyfile("/etc/resolv.conf", tree / "etc" / "resolv.conf")
+    policy = tree / packages.POLICY.relative_to("/")
+    policy.write_text("#!/bin/sh\nexit 101\n")
+    policy.chmod(0o755)
+    source = tree / "etc" / "apt" / "sources.list.d" / "newer.list"
+    source.write_text(f"deb {mirror()} {suite.python_of} main\n")
+    install = (
+        "install",
+        "--yes",
+        "--no-install-recommends",
+        "-t",
+        suite.python_of,
+        "python3",
+        "python3-venv",
+    )
+    env = {"PATH": SYSTEM_PATH, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
+    with log.open("ab") as output:
+        for words in (("update",), install):
+            command = ("chroot", str(tree), "apt-get", "--quiet", *words)
+            done = subprocess.run(
+                command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
+            )
+            if done.returncode != 0:
+                raise DevClusterError(
+                    f"apt-get could not give Debian {suite.name} the Python of {suite.python_of}; see {log}."
+                )
 
 
 def _got(suite: Suite, tree: Path) -> str:
@@ -112,7 +150,7 @@ def _got(suite: Suite, tree: Path) -> str:
 
 
 def _ask(tree: Path, *argv: str) -> str:
-    env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+    env = {"PATH": SYSTEM_PATH, "LC_ALL": "C"}
     inside = ("chroot", str(tree), *argv)
     done = subprocess.run(
         inside, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False

@@ -129,7 +129,8 @@ def _controller(programs: Programs, **environ: str) -> tuple[Level, str]:
 def test_the_controller_is_asked(programs: Programs) -> None:
     """One that is up is enough."""
     assert (Level.OK, "ctl answers in 0.00 s (slurm 23.02.4)") == _controller(programs)
-    assert (Level.PROBLEM, "it is down") == _controller(programs, CTL="DOWN")
+    down = "slurmctld at ctl is DOWN; slurmctld at ctl2 is DOWN"
+    assert (Level.PROBLEM, down) == _controller(programs, CTL="DOWN")
 
 
 @pytest.mark.parametrize(
@@ -143,14 +144,15 @@ def test_the_controller_is_asked(programs: Programs) -> None:
         (
             "23.11.10",
             "5",
-            [(Level.OK, "23.11: between the releases that hpc_elastic is tested with: 22.05, 24")],
+            [(Level.OK, "23.11: between the releases that hpc_elastic is tested with: 20.11, 22.05, 24")],
         ),
         (
             "27.05.1",
             "",
-            [(Level.OK, "27.05: newer than the releases that hpc_elastic is tested with: 22.05, ")],
+            [(Level.OK, "27.05: newer than the releases that hpc_elastic is tested with: 20.11, 22.05, ")],
         ),
-        ("20.11.4", "5", [(Level.WARNING, "20.11: older than the releases that hpc_elastic is tested with")]),
+        ("20.11.4", "5", [(Level.OK, "20.11: hpc_elastic is tested with it")]),
+        ("19.05.5", "5", [(Level.WARNING, "19.05: older than the releases that hpc_elastic is tested with")]),
         ("unknown", "5", []),
     ],
 )

@@ -66,7 +66,7 @@ def test_the_slurm_is_asked_for_ahead_of_the_command(
 
 def test_an_unknown_version_is_refused_by_name() -> None:
     """With those that there are."""
-    with pytest.raises(DevClusterError, match=r"--slurm must be one of 22\.05, .*, not '23\.02'"):
+    with pytest.raises(DevClusterError, match=r"--slurm must be one of 20\.11, .*, not '23\.02'"):
         boxes.of("23.02")
 
 

@@ -9,7 +9,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple, Protocol
 
-VERSIONS = ("22.05", "24.11", "26.05")
+VERSIONS = ("20.11", "22.05", "24.11", "26.05")
+
+
+MIXED = "mixed+not_responding or down+not_responding"
+"""It is down once Slurm counts none of its CPUs for the job any more."""
 
 
 class Fact(NamedTuple):
@@ -22,32 +26,39 @@ class Fact(NamedTuple):
 FACTS = {
     "end in grace": Fact(
         "the batch script of a preempted job ends by itself within the grace time",
-        ("over", "requeued", "requeued"),
+        ("over", "over", "requeued", "requeued"),
     ),
     "end after grace": Fact(
         "a job that has requested its requeue within the grace time ends by itself in its next start",
-        ("over", "requeued once more", "over"),
+        ("over", "over", "requeued once more", "over"),
     ),
     "killed script": Fact(
         "Reason of a job whose batch script got SIGKILL",
-        ("JobLaunchFailure", "RaisedSignal:9(Killed)", "RaisedSignal:9(Killed)"),
+        ("JobLaunchFailure", "JobLaunchFailure", "RaisedSignal:9(Killed)", "RaisedSignal:9(Killed)"),
     ),
     "lost node": Fact(
         "state of a node that is lost to a job that runs on",
-        ("down+not_responding", "mixed+not_responding", "mixed+not_responding"),
+        ("down*", "down+not_responding", MIXED, MIXED),
     ),
     "early requeue": Fact(
-        "GPUs of a job that is requeued before the loss of its node is noticed", ("lost", "kept", "kept")
+        "GPUs of a job that is requeued before the loss of its node is noticed",
+        ("lost", "lost", "kept", "kept"),
     ),
-    "node range": Fact("nodes that --nodes=1-4 --ntasks-per-node=1 gets where 4 are free", ("1", "4", "4")),
+    "node range": Fact(
+        "nodes that --nodes=1-4 --ntasks-per-node=1 gets where 4 are free", ("4", "1", "4", "4")
+    ),
     "too many nodes": Fact(
-        "a job that asks for --nodes=5-8 where a partition has 4", ("waits", "refused", "waits")
+        "a job that asks for --nodes=5-8 where a partition has 4", ("waits", "waits", "refused", "waits")
     ),
-    "shown command": Fact("Command in `scontrol show job`", ("script and arguments", "script", "script")),
+    "shown command": Fact(
+        "Command in `scontrol show job`", ("script and arguments", "script and arguments", "script", "script")
+    ),
     "tres per task": Fact(
-        "SLURM_TRES_PER_TASK of a script submitted with --cpus-per-task=2", ("", "cpu=2", "cpu=2")
+        "SLURM_TRES_PER_TASK of a script submitted with --cpus-per-task=2", ("", "", "cpu=2", "cpu=2")
     ),
-    "job times": Fact("SLURM_JOB_START_TIME and SLURM_JOB_END_TIME of a script", ("absent", "set", "set")),
+    "job times": Fact(
+        "SLURM_JOB_START_TIME and SLURM_JOB_END_TIME of a script", ("absent", "absent", "set", "set")
+    ),
 }
 
 

@@ -85,7 +85,7 @@ def test_a_lost_node_of_a_job_that_runs_on_is_told(jobs: dict[str, Probe]) -> No
     """Slurm says that it does not respond, whatever state it is in."""
     job = jobs["no-kill of both"]
     state = job.cluster.node_state("node4").replace("+completing", "")  # for other jobs of it
-    assert job.cluster.fact("lost node") == state
+    assert state in job.cluster.fact("lost node").split(" or ")
 
 
 def test_a_quick_reboot_may_go_unnoticed(jobs: dict[str, Probe]) -> None:

@@ -107,13 +107,18 @@ def is_not_ready(error: SlurmCommandError) -> bool:
     return "requested node configuration is not available" in error.stderr.lower()
 
 
+def unreachable_hint(command: str) -> str:
+    """Return the advice where a command of Slurm reaches no controller."""
+    return (
+        f"{command} cannot reach a Slurm controller: is this a login node? is SLURM_CONF set? "
+        "hpc-elastic submit --local N runs without Slurm"
+    )
+
+
 def hint_for(error: SlurmCommandError) -> str:
     """Return the advice about a command of Slurm that failed."""
     if _UNREACHABLE.search(error.stderr):
-        return (
-            f"{error.argv[0]} cannot reach a Slurm controller: is this a login node? is SLURM_CONF set? "
-            "hpc-elastic submit --local N runs without Slurm"
-        )
+        return unreachable_hint(error.argv[0])
     if is_unreachable(error):
         return _LOOK_AGAIN
     if malformed := _MALFORMED.search(error.stderr):
@@ -249,8 +254,10 @@ class Slurm:
 
     def step_beside(self, job_ref: str, node: str, argv: Sequence[str]) -> str:
         """Run a short program beside the agent on a node of this user's job; return its output."""
-        place = (f"--jobid={job_ref}", f"--nodelist={node}", "--nodes=1", "--ntasks=1", "--overlap")
-        return self._run("srun", *place, "--quiet", "--cpu-bind=none", "--mpi=none", "--input=none", *argv)
+        place = (f"--jobid={job_ref}", f"--nodelist={node}", "--nodes=1", "--ntasks=1")
+        # without GPUs: Slurm 20.11 would wait for those that the agent's step has
+        shares = ("--overlap", "--gres=none", "--cpu-bind=none", "--mpi=none", "--input=none")
+        return self._run("srun", *place, *shares, "--quiet", *argv)
 
     def sbatch(self, arguments: Sequence[str], environ: Mapping[str, str], text: str | None = None) -> str:
         """Queue a job and return its id.

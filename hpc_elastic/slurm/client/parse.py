@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
 
-TESTED = ((22, 5), (24, 11), (26, 5))
+TESTED = ((20, 11), (22, 5), (24, 11), (26, 5))
 _NAMED = re.compile(r"option '--([a-z0-9-]+)' (?:requires|doesn't allow) an argument")
 _UNKNOWN = re.compile(r"unrecognized option|option '\S+' is ambiguous")
 _NAME = re.compile(r"[a-z][a-z0-9-]*")

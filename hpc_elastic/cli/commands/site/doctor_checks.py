@@ -18,7 +18,7 @@ from hpc_elastic.processes.preload.preloader import Preloaded, Preloader, Preloa
 from hpc_elastic.processes.preload.rules import names_of
 from hpc_elastic.processes.process import ChildProcess, ProcessSpec, spawn
 from hpc_elastic.slurm.client import answers, parse
-from hpc_elastic.slurm.client.commands import Slurm, hint_for, is_unreachable
+from hpc_elastic.slurm.client.commands import Slurm, hint_for, is_unreachable, unreachable_hint
 from hpc_elastic.store.check.findings import Finding, Level
 
 DISTRIBUTION = "hpc-elastic"
@@ -143,7 +143,8 @@ def _controller(slurm: Slurm, clock: Clock) -> Finding:
     taken_s = clock.monotonic() - before
     up = [name for name, is_up in controllers if is_up]
     if not up:
-        return Finding(what, "it is down", Level.PROBLEM, "wait, or ask the administrators")
+        down = "; ".join(f"slurmctld at {name} is DOWN" for name, _ in controllers) or "it is down"
+        return Finding(what, down, Level.PROBLEM, unreachable_hint("scontrol"))
     value = f"{', '.join(up)} answers in {taken_s:.2f} s ({version})"
     if taken_s > _SLOW_S:
         return Finding(what, value, Level.WARNING, "it is busy: submit and requeue may take their time")
