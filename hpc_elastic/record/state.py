@@ -289,14 +289,19 @@ def _ended(state: RunState, entry: RoundEnded) -> RunState:
         lost = lost.union(entry.nodes) if entry.cause is Cause.NODE_LOSS else lost
     if told.nodes and not entry.nodes:
         return state
+    return _over(state, running, entry)._replace(lost=lost)
+
+
+def _over(state: RunState, running: RoundFormed, entry: RoundEnded) -> RunState:
+    """Return the state with the round ended."""
+    drain = state.drain
     counts = {**state.counts, entry.cause: state.counts.get(entry.cause, 0) + 1}
     progress = state.progress.saved(_step(entry.saved))
     if drain is not None and drain.then is Then.REJOIN:
         began = running.checkpoint.step if running.checkpoint is not None else BEGINNING
         progress = progress.stopped(began, state.stop_step)
     repeated = _repeated(state, entry)
-    state = state._replace(ended=entry, counts=counts, lost=lost, stopped_ranks={})
-    return state._replace(repeated=repeated, progress=progress)
+    return state._replace(ended=entry, counts=counts, stopped_ranks={}, repeated=repeated, progress=progress)
 
 
 def _step(saved: int | None) -> int:
@@ -309,11 +314,11 @@ def _without_who_left(state: RunState, running: RoundFormed, entry: RoundEnded) 
     Workers fail for want of a peer when a node leaves before they have stopped. That costs no restart.
     A node that has recorded that it leaves is not lost; an observer may not have read that yet.
     """
-    staying = {member.node for member in running.members if member.node_id not in state.left}
+    left = {member.node for member in running.members if member.node_id in state.left}
     if entry.cause is Cause.NODE_LOSS:
-        return entry._replace(nodes=tuple(node for node in entry.nodes if node in staying))
-    has_left = any(member.node_id in state.left for member in running.members)
-    if entry.cause is not Cause.CRASH or not has_left or state.drain is None:
+        staying = {member.node for member in running.members if member.node_id not in state.left}
+        return entry._replace(nodes=tuple(node for node in entry.nodes if node not in left - staying))
+    if entry.cause is not Cause.CRASH or not left or state.drain is None:
         return entry
     return entry._replace(cause=state.drain.cause)
 
@@ -385,8 +390,7 @@ def _node_left(state: RunState, entry: NodeLeft) -> RunState:
     A round without a drain is over as well: its node left while the round was formed and has no
     workers, and the workers of the other nodes wait for it.
     """
-    is_over = state.ending is not None and state.ending.decision is not Decision.HELD
-    if entry.epoch != state.epoch or is_over:
+    if entry.epoch != state.epoch or _has_ended(state):
         return state
     state = state._replace(left=state.left.union({entry.node_id}))
     running = state.running
@@ -394,13 +398,12 @@ def _node_left(state: RunState, entry: NodeLeft) -> RunState:
     if running is None or not is_in or (state.drain is not None and not state.deserted):
         return state
     why = state.drain or entry
-    return _ended(state, RoundEnded(running.number, why.cause, (why.node,), None))
+    return _over(state, running, RoundEnded(running.number, why.cause, (why.node,), None))
 
 
 def _task_stopped(state: RunState, entry: TaskStopped) -> RunState:
-    is_over = state.ending is not None and state.ending.decision is not Decision.HELD
     known = [(one.task, one.restart, one.how) for one in state.tasks_stopped]
-    if entry.epoch != state.epoch or is_over or (entry.task, entry.restart, entry.how) in known:
+    if entry.epoch != state.epoch or _has_ended(state) or (entry.task, entry.restart, entry.how) in known:
         return state
     return state._replace(tasks_stopped=(*state.tasks_stopped, entry))
 
@@ -415,6 +418,11 @@ def _ending(state: RunState, entry: RunEnded) -> RunState:
     by_user = entry.decision in (Decision.STOPPED, Decision.CANCELLED)  # may end what is only held
     is_open = state.ending is None or (state.ending.decision is Decision.HELD and by_user)
     return state._replace(ending=entry) if is_open and not _is_foreign(state, entry.epoch) else state
+
+
+def _has_ended(state: RunState) -> bool:
+    """Tell whether the run has ended for good; one that is held goes on when it is released."""
+    return state.ending is not None and state.ending.decision is not Decision.HELD
 
 
 def _is_foreign(state: RunState, epoch: Epoch | None) -> bool:

@@ -39,6 +39,7 @@ from tests.meet.build import (
     ending,
     formed,
     loss,
+    member,
     node_id,
     start,
 )
@@ -438,6 +439,24 @@ def test_workers_fail_for_want_of_a_peer_that_was_asked_to_leave(
         start(), formed(1), *asked, NodeLeft(E0, node_id(left), left, Cause.PREEMPTION, ""), crash(1)
     )
     assert {cause: 1} == state.counts
+
+
+def test_a_node_that_leaves_before_it_has_workers_ends_the_round() -> None:
+    """Also if Slurm has set it down: the workers of the others wait for it. Who has left is not lost."""
+    state = after(start(), formed(1), NodeLeft(E0, node_id("n2"), "n2", Cause.NODE_LOSS, "down"))
+    assert state.ended == RoundEnded(1, Cause.NODE_LOSS, ("n2",), None)
+    assert ({Cause.NODE_LOSS: 1}, frozenset()) == (state.counts, state.lost)
+
+
+def test_a_loss_that_is_told_of_a_node_that_has_left_is_none() -> None:
+    """Unless another agent of that node stays; a node of an earlier round may be lost as well."""
+    second = member("n2")._replace(node_id="n2.2")
+    left = NodeLeft(E0, node_id("n2"), "n2", Cause.PREEMPTION, "")
+    asked = (drain(Then.REJOIN), left)
+    assert not fits(after(start(), formed(1), *asked), loss(1, "n2"))
+    both = formed(1)._replace(members=(*formed(1).members, second))
+    for entries, nodes in (((both, *asked), ("n2",)), ((formed(1), *asked), ("n9",))):
+        assert frozenset(nodes) == after(start(), *entries, loss(1, *nodes)).lost
 
 
 def test_a_hang_as_a_peer_leaves_is_one() -> None:
