@@ -129,7 +129,7 @@ class Joining(NamedTuple):
     settings: MeetingSettings
     announces: bool = True  # whether this node is among the first to announce a start
     looked_at: float | None = None  # when this node last looked at the members [s]; None: just now
-    gathering: Gathering | None = None  # what follows from all this, if it was found before and still holds
+    gathering: Gathering | None = None  # the conclusions from all this that were drawn before and still hold
 
     @property
     def target(self) -> int:
@@ -142,7 +142,7 @@ class Joining(NamedTuple):
 
 
 class Gathering:
-    """All that follows from the members of a view at one time, each found once and when it is asked for.
+    """The conclusions from the members of a view at one time, each drawn once and when it is asked for.
 
     It costs time in proportion to the number of nodes, and holds until more than heartbeats happens.
 
@@ -221,7 +221,7 @@ class Gathering:
 
 
 def gathering(view: Joining, now: float) -> Gathering:
-    """Return what follows from the members of a view at a time [s]."""
+    """Return the conclusions from the members of a view at a time [s]."""
     return view.gathering if view.gathering is not None else Gathering(view, now)
 
 

@@ -107,7 +107,7 @@ class SharedFsRendezvous(RendezvousHandler):
         self._offered_for = 0  # the round for which this node has told what it brings
         self._told_at: float | None = None  # when people were told for whom this node waits [s]
         self._told_beside = ""  # what they were told about the round that runs without this node
-        self._gathering: rules.Gathering | None = None  # what followed from the members at the last turn
+        self._gathering: rules.Gathering | None = None  # the conclusions of the last turn
 
     @property
     def place(self) -> str:
