@@ -79,6 +79,11 @@ class RunPaths:
         return self._at("batch.sh")
 
     @property
+    def start(self) -> str:
+        """``start.bin``: the modules of an agent, which starts from this one file."""
+        return self._at("start.bin")
+
+    @property
     def batch_log(self) -> str:
         """The batch script's output, a Slurm file name pattern; appended over requeues."""
         return self._at("slurm-%j.out")

@@ -56,6 +56,17 @@ def own_argv(python: str, module: str = PACKAGE, where: OwnPath = INSTALLED) -> 
     return (python, "-I", "-c", "; ".join((_AT, _more(where, _FOUND_THERE), _START.format(module=module))))
 
 
+def start_argv(python: str, home: str, file: str) -> tuple[str, ...]:
+    """Return the words that start this package from one file; its arguments follow them.
+
+    Args:
+        python: the interpreter.
+        home: the directory of this package.
+        file: as `hpc_elastic.isolated.one_file` has made it.
+    """
+    return (python, "-I", "-S", f"{home}/isolated/start.py", file)
+
+
 def call_argv(python: str, where: OwnPath = INSTALLED) -> tuple[str, ...]:
     """Return the command of a worker that calls a function of the user's.
 

@@ -83,6 +83,20 @@ def argv_here(module: str = "hpc_elastic") -> tuple[str, ...]:
     return own_argv(sys.executable, module, own_path())
 
 
+def home() -> str:
+    """Return the directory of this package."""
+    return os.path.abspath(__file__).removesuffix(_FILE) + "/hpc_elastic"
+
+
+def one_file() -> bytes | None:
+    """Return the content of the file from which this package starts; None if it cannot be made."""
+    try:
+        argv = argv_here("hpc_elastic.isolated.one_file")
+        return subprocess.run(argv, capture_output=True, timeout=_TIMEOUT_S, check=True, cwd="/").stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
 def ask(python: str) -> InterpreterAnswer:
     """Return the directories that an isolated start of another interpreter must search as well.
 

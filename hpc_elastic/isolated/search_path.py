@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,14 @@ def drop_callers_directory() -> list[str]:
     return [sys.path.pop(0)]
 
 
+def search_installed() -> None:
+    """Search the installed packages, too, if Python was started without them."""
+    import site  # noqa: PLC0415 - mostly loaded already
+
+    if sys.flags.no_site and not hasattr(builtins, "exit"):  # site makes that name
+        site.main()
+
+
 @contextmanager
 def users_modules(environ: Mapping[str, str]) -> Iterator[None]:
     """Find modules of the user's, too: after all others, where a plain Python would look for them.
@@ -33,6 +42,7 @@ def users_modules(environ: Mapping[str, str]) -> Iterator[None]:
     """
     import site  # noqa: PLC0415 - loaded already
 
+    search_installed()
     wanted = [place for place in environ.get("PYTHONPATH", "").split(os.pathsep) if place]
     sys.path += [place for place in map(os.path.abspath, wanted) if place not in sys.path]
     packages = site.getusersitepackages()

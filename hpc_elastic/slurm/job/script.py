@@ -42,6 +42,7 @@ class RunNames:
         batch_log: Slurm file name pattern of the batch script's output.
         epilog: the installed ``batch.sh``, which Slurm runs on each node after its agent.
         where: the places that interpreter has to search for this package, apart from its usual ones.
+        elastic: the words that start a command of this package, if those of `where` do not.
     """
 
     run_id: str
@@ -51,6 +52,7 @@ class RunNames:
     batch_log: str
     epilog: str
     where: OwnPath = INSTALLED
+    elastic: tuple[str, ...] = ()
 
 
 def quote(text: str) -> str:
@@ -163,7 +165,7 @@ def render(spec: JobSpec, names: RunNames, template: Template) -> str:
         modules=spec.modules,
         setup=spec.setup,
         agent=_quoted(agent_flags(spec)),
-        elastic=_quoted(own_argv(names.python, where=names.where)),
+        elastic=_quoted(names.elastic or own_argv(names.python, where=names.where)),
         worker=_quoted(worker_command(spec, names.python, names.where)),
         tasks=spec.tasks,
         max_relaunch=MAX_RELAUNCH,

@@ -15,7 +15,7 @@ from hpc_elastic.clock import date_text
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.isolated import lookup
-from hpc_elastic.isolated.argv import OwnPath
+from hpc_elastic.isolated.argv import INSTALLED, OwnPath, start_argv
 from hpc_elastic.paths import RunPaths, readable_name
 from hpc_elastic.slurm.job import script as script_text
 from hpc_elastic.slurm.job.script import BASE, RunNames, Template
@@ -129,7 +129,10 @@ def plan(spec: JobSpec, template: Template, *, now_s: float, directory: str | No
         update={"name": name, "python": python, "workdir": workdir, "run_dir": paths.root}
     )
     batch_log = script_text.batch_log_pattern(paths.batch_log, spec.mode)
-    names = RunNames(run_id, paths.root, workdir, python, batch_log, epilog(), own_path_of(filled))
+    where = own_path_of(filled)
+    is_installed_here = where == INSTALLED and shutil.which(python) == sys.executable
+    elastic = start_argv(python, lookup.home(), paths.start) if is_installed_here else ()
+    names = RunNames(run_id, paths.root, workdir, python, batch_log, epilog(), where, elastic)
     text = script_text.render(filled, names, template)
     return SubmitRequest(filled, paths, run_id, new_token(), 0, text, functions=template.functions)
 

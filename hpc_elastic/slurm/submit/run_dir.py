@@ -8,12 +8,14 @@ import os
 import re
 import shlex
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_elastic import __version__
 from hpc_elastic.clock import date_text
 from hpc_elastic.errors import DamagedError, InputError, RunDirError, StoreError, UnfitFileError
 from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.isolated import lookup
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.run_jobs import existing_run
 from hpc_elastic.slurm.run_jobs.run_files import StoredJob
@@ -307,6 +309,7 @@ def create(request: SubmitRequest, *, now_s: float) -> bool:
             make_directory(directory)
         files.replace(paths.job, request.job_json())
         files.replace(paths.functions, request.functions.encode())
+        write_start(request)
         files.replace(paths.script, request.script.encode("utf-8", "surrogateescape"))
     except OSError as error:
         if _holds(paths, request.token):
@@ -317,6 +320,19 @@ def create(request: SubmitRequest, *, now_s: float) -> bool:
             fix=_OTHER_DIR,
         ) from None
     return is_new
+
+
+def write_start(request: SubmitRequest) -> None:
+    """Write the file from which the agents start, if the script has them do so.
+
+    Without it, or for want of room, they start from the installed package and say so.
+    """
+    if request.paths.start not in request.script:
+        return
+    content = lookup.one_file()
+    if content is not None:
+        with suppress(OSError):
+            files.replace(request.paths.start, content)
 
 
 def _holds(paths: RunPaths, token: str) -> bool:
@@ -367,7 +383,7 @@ def discard(paths: RunPaths, *, with_root: bool) -> None:
         paths: the files of the run.
         with_root: remove the directory itself too, if it is empty.
     """
-    for file in (paths.identity, paths.job, paths.functions, paths.script):
+    for file in (paths.identity, paths.job, paths.functions, paths.start, paths.script):
         _quietly(os.unlink, file)
     for directory in reversed(paths.directories()):
         _quietly(os.rmdir, directory)

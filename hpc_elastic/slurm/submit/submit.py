@@ -177,7 +177,9 @@ class Submitter:
                 if not _was_ended(stored.paths, done[-1].number):
                     return Submitted(found[0], stored, was_queued_before=True)
                 self._slurm.cancel(found[0])  # its agents would find the run ended, and leave
-        return self._queue(self.prepared(with_measured_lead(self.next_request(root))))
+        request = self.next_request(root)
+        run_dir.write_start(request)
+        return self._queue(self.prepared(with_measured_lead(request)))
 
     def next_request(self, root: str) -> SubmitRequest:
         """Return the stored request of a run with the next number.

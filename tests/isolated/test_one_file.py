@@ -1,0 +1,189 @@
+"""An agent that starts from one file: it needs no other of the package, and trusts no file of others."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from hpc_elastic.isolated.argv import own_argv, start_argv
+from hpc_elastic.isolated.lookup import NEEDED
+from hpc_elastic.testing.fake_slurm import FakeSlurm
+
+REPOSITORY = Path(__file__).parents[2]
+TRUSTED = 0o700
+
+
+class Packages(NamedTuple):
+    """An environment that has the package as pip installs it."""
+
+    python: str
+    home: Path
+
+    def file(self) -> bytes:
+        """Return the content of the file that an agent of it starts from."""
+        return run(*own_argv(self.python, "hpc_elastic.isolated.one_file")).stdout
+
+    def start(self, file: Path) -> tuple[str, ...]:
+        """Return the words that start a command of it from a file."""
+        return start_argv(self.python, str(self.home), str(file))
+
+
+def run(*argv: str, **environ: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a program."""
+    return subprocess.run(argv, env={**os.environ, **environ}, capture_output=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Packages:
+    """Make an environment with the package and all that it needs."""
+    place = tmp_path_factory.mktemp("installed")
+    assert 0 == run(sys.executable, "-I", "-m", "venv", "--without-pip", str(place)).returncode
+    (packages,) = place.glob("lib/python*/site-packages")
+    home = packages / "hpc_elastic"
+    shutil.copytree(REPOSITORY / "hpc_elastic", home, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(REPOSITORY / "sbatch_templates", home / "sbatch_templates")
+    for name in NEEDED[1:]:
+        found = importlib.util.find_spec(name)
+        if found is not None and found.origin is not None:
+            origin = Path(found.origin)
+            source = origin.parent if origin.name.startswith("__init__.") else origin
+            (packages / source.name).symlink_to(source)
+    return Packages(str(place / "bin" / "python"), home)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A directory that nobody else can write to."""
+    place = tmp_path / "run dir"
+    place.mkdir(TRUSTED)
+    return place
+
+
+@pytest.fixture
+def file(base: Packages, folder: Path) -> Path:
+    """The file of an environment, where nobody else can write."""
+    path = folder / "start.bin"
+    path.write_bytes(base.file())
+    path.chmod(0o600)
+    return path
+
+
+@pytest.mark.slow
+def test_an_agent_needs_no_other_file_of_the_package(
+    base: Packages, file: Path, folder: Path, tmp_path: Path
+) -> None:
+    """All modules of a start are in the file: it works while the others are not there."""
+    hidden = tmp_path / "hidden"
+    kept = ("__init__.py", "isolated")
+    moved = [path for path in base.home.iterdir() if path.name not in kept]
+    hidden.mkdir()
+    for path in moved:
+        path.rename(hidden / path.name)
+    try:
+        words = ("run", "--run-dir", str(folder / "r"), "--no-python", "/bin/echo", "works")
+        done = run(*base.start(file), *words)
+    finally:
+        for path in moved:
+            (hidden / path.name).rename(path)
+    assert (0, b"works\n") == (done.returncode, done.stdout), done.stderr
+    assert b"note:" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_module_that_is_not_in_the_file_is_found_where_it_is_installed(base: Packages, file: Path) -> None:
+    """A command that no agent needs, with packages of others, works as without the file."""
+    for words in (("version",), ("render", "--nodes", "2", "--time", "1h", "--", "train.py")):
+        own, others = run(*base.start(file), *words), run(*own_argv(base.python), *words)
+        assert 0 == own.returncode, own.stderr
+        assert len(others.stdout.splitlines()) == len(own.stdout.splitlines())
+        assert b"note:" not in own.stderr
+
+
+def truncate(file: Path) -> None:
+    """Take away the last byte."""
+    os.truncate(file, file.stat().st_size - 1)
+
+
+def empty(file: Path) -> None:
+    """Leave nothing in it."""
+    os.truncate(file, 0)
+
+
+def cut_head(file: Path) -> None:
+    """Leave the versions and a part of the sizes."""
+    os.truncate(file, file.read_bytes().index(b"0" * 10) + 5)
+
+
+def age(file: Path) -> None:
+    """Have another version of the package have made it."""
+    file.write_bytes(file.read_bytes().replace(b"__version__", b"__vers1on__", 1))
+
+
+def other_python(file: Path) -> None:
+    """Have another Python have made it."""
+    file.write_bytes(file.read_bytes().replace(sys.version.encode(), b"2.7.18", 1))
+
+
+def open_file(file: Path) -> None:
+    """Let the group write to it."""
+    file.chmod(0o660)
+
+
+def open_folder(file: Path) -> None:
+    """Let everybody write to its directory."""
+    file.parent.chmod(0o777)
+
+
+def remove(file: Path) -> None:
+    """Remove it."""
+    file.unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (truncate, "it is not complete"),
+        (empty, "it was made by another version of Python or of hpc_elastic"),
+        (cut_head, "it is not complete"),
+        (age, "it was made by another version of Python or of hpc_elastic"),
+        (other_python, "it was made by another version of Python or of hpc_elastic"),
+        (open_file, "another user can write to it"),
+        (open_folder, "another user can write to it"),
+        (remove, "No such file or directory"),
+    ],
+)
+def test_an_unfit_file_is_not_used(base: Packages, file: Path, spoil: object, why: str) -> None:
+    """The installed package starts in its place, and the first node of a job says so."""
+    assert callable(spoil)
+    spoil(file)
+    done = run(*base.start(file), "run", "--help", SLURM_NODEID="0")
+    assert 0 == done.returncode, done.stderr
+    assert b"usage" in done.stdout
+    told = f"note: {file} is not used, and the installed package starts: {why}\n"
+    assert told == done.stderr.decode()
+    assert b"" == run(*base.start(file), "run", "--help", SLURM_NODEID="1").stderr
+
+
+@pytest.mark.slow
+@pytest.mark.fake_slurm(nodes=2)
+def test_a_submitted_job_starts_from_its_file(base: Packages, tmp_path: Path, fake_slurm: FakeSlurm) -> None:
+    """`submit` writes the file into the run directory; the agents and `finish` start from it."""
+    root = tmp_path / "run"
+    options = ("--run-dir", str(root), "--nodes", "2", "--time", "10m", "--allow-local-run-dir")
+    words = ("submit", *options, "--", "/bin/echo", "works")
+    done = run(*own_argv(base.python), *words)
+    assert 0 == done.returncode, done.stderr
+    (job,) = {word for word in done.stdout.decode().replace(",", " ").split() if word.isdigit()}
+    fake_slurm.wait_state(job, "COMPLETED")
+    assert 0o600 == (root / "start.bin").stat().st_mode & 0o777
+    assert f"{base.home}/isolated/start.py" in (root / "job.sbatch").read_text()
+    (log,) = root.glob("slurm-*.out")
+    assert "note:" not in log.read_text()
