@@ -37,6 +37,10 @@ class Saves:
         environ: this process's environment.
         is_whole: tells by its path whether one is complete, where no run keeps marks; None: none is.
 
+    Attributes:
+        directory: where they lie.
+        round: of this process.
+
     Raises:
         InputError: a number is not positive.
     """
@@ -56,8 +60,8 @@ class Saves:
         self._save_every = save_every
         self._keep = keep
         self._is_whole = is_whole
-        self._directory = _directory(worker.run_dir(), directory)
-        self._round = int(environ.get(Env.ROUND) or 0)
+        self.directory = _directory(worker.run_dir(), directory)
+        self.round = int(environ.get(Env.ROUND) or 0)
         self._rank = int(environ.get("RANK") or 0)
         self._world_size = int(environ.get("WORLD_SIZE") or 1)
 
@@ -76,8 +80,8 @@ class Saves:
 
         The round is part of the name: the incomplete files of a killed start are never mixed with it.
         """
-        os.makedirs(self._directory, exist_ok=True)
-        return os.path.abspath(os.path.join(self._directory, f"step-{step}-{self._round}"))
+        os.makedirs(self.directory, exist_ok=True)
+        return os.path.abspath(os.path.join(self.directory, f"step-{step}-{self.round}"))
 
     def check(self) -> None:
         """Make sure before the first step that the directory is there, and can be written.
@@ -86,13 +90,13 @@ class Saves:
             InputError: it is not, or cannot.
         """
         try:
-            os.makedirs(self._directory, exist_ok=True)
+            os.makedirs(self.directory, exist_ok=True)
         except FileExistsError:
-            raise _unfit(self._directory, "it is no directory") from None
+            raise _unfit(self.directory, "it is no directory") from None
         except OSError as error:
-            raise _unfit(self._directory, str(error.strerror)) from None
-        if not os.access(self._directory, os.W_OK | os.X_OK):
-            raise _unfit(self._directory, "it cannot be written")
+            raise _unfit(self.directory, str(error.strerror)) from None
+        if not os.access(self.directory, os.W_OK | os.X_OK):
+            raise _unfit(self.directory, "it cannot be written")
 
     def saved(self, step: int, path: str) -> None:
         """Record that this rank's part is saved, and remove the checkpoints that are outdated by that."""
@@ -120,7 +124,7 @@ class Saves:
         """
         there = self.found()
         keys = self._complete_keys(list(there.values()))
-        return [os.path.abspath(os.path.join(self._directory, there[key])) for key in keys if key in there]
+        return [os.path.abspath(os.path.join(self.directory, there[key])) for key in keys if key in there]
 
     def found(self) -> dict[tuple[int, int], str]:
         """Return step and round of all checkpoints, the incomplete ones too, with their names.
@@ -130,11 +134,11 @@ class Saves:
             OSError: the directory exists and cannot be listed.
         """
         try:
-            names = os.listdir(self._directory)
+            names = os.listdir(self.directory)
         except FileNotFoundError:
             return {}  # nothing was saved yet
         except NotADirectoryError:
-            raise _unfit(self._directory, "it is no directory") from None
+            raise _unfit(self.directory, "it is no directory") from None
         return {key: name for name, key in _keys(names).items()}
 
     def _complete_keys(self, names: Sequence[str]) -> list[tuple[int, int]]:
@@ -145,14 +149,14 @@ class Saves:
         if self._is_whole is None:
             return []
         there = _keys(names).items()
-        whole = (key for name, key in there if self._is_whole(os.path.join(self._directory, name)))
+        whole = (key for name, key in there if self._is_whole(os.path.join(self.directory, name)))
         return sorted(whole, reverse=True)
 
     def remove_old(self) -> None:
         """Remove the checkpoints that are older than those to be kept."""
-        names = os.listdir(self._directory)
+        names = os.listdir(self.directory)
         for name in outdated(names, self._complete_keys(names), self._keep):
-            path = os.path.join(self._directory, name)
+            path = os.path.join(self.directory, name)
             if os.path.isdir(path) and not os.path.islink(path):
                 shutil.rmtree(path, ignore_errors=True)
             else:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hpc_elastic.node.workers.stuck_in_kernel import Wedge
 
 LOOK_S = 0.1  # between two looks at a critical section: its end wakes no loop
+_RESCUE_LOOK_S = 0.02  # the same for workers that keep their state
 SAY_AGAIN_S = 10.0
 SUFFIX = ".held"
 STUCK_S = 60.0  # the time of a worker that SIGKILL has not ended
@@ -47,11 +48,12 @@ class WorkersEnding:
         self._stuck_s = stuck_s
         self._run = parts.rendezvous.run
         self._hold = self._new_hold()
+        self._is_rescuing = False
         self.wedge: Wedge | None = None  # workers of this round that no signal ends
 
     def begin(self) -> None:
         """Take note of a new round."""
-        self._hold, self.wedge = self._new_hold(), None
+        self._hold, self.wedge, self._is_rescuing = self._new_hold(), None, False
 
     def _new_hold(self) -> StopHold:
         path = os.path.join(self._parts.paths.nodes, self._run.membership.node_id)
@@ -59,12 +61,14 @@ class WorkersEnding:
 
     @property
     def is_held(self) -> bool:
-        """Whether the end of the workers waits for a critical section."""
-        return self._hold.is_on
+        """Whether the end of the workers waits for a critical section, or for a rescue of their state."""
+        return self._hold.is_on or self._is_rescuing
 
     @property
     def nap_s(self) -> float:
-        """How long the loop may sleep, as far as critical sections go [s]."""
+        """How long the loop may sleep, as far as critical sections and rescues go [s]."""
+        if self._is_rescuing:
+            return _RESCUE_LOOK_S
         return LOOK_S if self._hold.is_on else math.inf
 
     def asked_at(self, now: float) -> float:
@@ -72,9 +76,12 @@ class WorkersEnding:
         return self._hold.asked_at(now)
 
     def stop(self, group: LocalGroup, order: StopOrder) -> None:
-        """Ask the workers to end, unless one is in a critical section; never blocks."""
+        """Ask the workers to end, unless one is in a critical section or keeps its state; never blocks."""
         now = self._parts.clock.monotonic()
+        self._is_rescuing = not group.is_stopping and group.is_rescuing(now, order.rescue_until)
         if not group.is_stopping and self._hold.holds(group.busy(), now, order.hold_until):
+            return
+        if self._is_rescuing:
             return
         self._on_stop()
         group.stop(signal.SIGTERM, order.kill_at)

@@ -17,6 +17,7 @@ from hpc_elastic.settings.setting import agents
 from hpc_elastic.settings.table import JobSettings
 
 NO_STEP = -1  # the agreed step of workers that do not ask whether to stop
+RESCUE_S = 10.0  # for workers to keep their state in the node's memory, when others have failed
 KILL_AFTER_S = 5.0  # between the end of a drain's time and SIGKILL
 ASK_AFTER_S = 2.0  # for the node that asks Slurm first
 _TURN_S = 0.5  # between the turns of the other nodes
@@ -237,6 +238,7 @@ class StopOrder(NamedTuple):
 
     kill_at: float
     hold_until: float = -math.inf  # critical sections are not waited for any longer
+    rescue_until: float = -math.inf  # nor are workers that keep their state in the node's memory
 
 
 class EndFacts(NamedTuple):
@@ -270,10 +272,11 @@ def end_of_round(facts: EndFacts, *, shutdown_s: float, critical_s: float) -> St
         return StopOrder(facts.now + (KILL_AFTER_S if facts.is_stuck else shutdown_s))
     ended = facts.state.ended
     is_hang = ended is not None and ended.cause is Cause.HANG  # such workers have nothing to save
-    until = facts.asked_at + critical_s
+    deadline = math.inf if facts.deadline is None else facts.deadline
     return StopOrder(
         facts.now + (min(KILL_AFTER_S, shutdown_s) if is_hang else shutdown_s),
-        until if facts.deadline is None else min(until, facts.deadline),
+        min(facts.asked_at + critical_s, deadline),
+        -math.inf if facts.state.ending is not None else min(facts.asked_at + RESCUE_S, deadline),
     )
 
 

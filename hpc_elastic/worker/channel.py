@@ -38,6 +38,7 @@ _UNTIL, _CRITICAL_SINCE, _CRITICAL_NAME, _CRITICAL_END = 256, 257, 258, 264
 _HANG = 265  # whether a drill wants the worker to hang; 0 at first
 _TOTAL = 267  # steps of the whole run; 0: the worker has not told them
 _SAVING = 266  # for how long the worker has stood still to save [ns]; 0 at first
+_RESCUE_SIGNAL = 268  # on which the worker keeps its state in the node's memory; 0 at first, and when it has
 _NS = 1_000_000_000
 
 
@@ -321,6 +322,16 @@ class Channel:
     def leave_critical(self) -> None:
         """Publish that the worker may be ended (worker)."""
         self._slots[_CRITICAL_SINCE] = 0
+
+    @property
+    def rescue_signal(self) -> int:
+        """The signal on which the worker keeps its state in the node's memory; 0: none, or it has done so."""
+        return self._slots[_RESCUE_SIGNAL]
+
+    @rescue_signal.setter
+    def rescue_signal(self, number: int) -> None:
+        """Tell the agent (worker)."""
+        self._slots[_RESCUE_SIGNAL] = number
 
     @property
     def hang(self) -> bool:

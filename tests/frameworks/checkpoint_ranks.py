@@ -18,7 +18,9 @@ from torch.utils.data import DataLoader
 
 from hpc_elastic.frameworks.torch import Checkpoints, Resharded
 from hpc_elastic.frameworks.torch.pace import SavePace
+from hpc_elastic.frameworks.torch.rescued import PRIVATE
 from hpc_elastic.testing.clock import FakeClock
+from hpc_elastic.testing.waiting import wait_until
 
 BATCH = 24  # of all ranks
 
@@ -206,6 +208,65 @@ def with_loader_workers(directory: str, signs: str) -> list[Any]:
     second = [batch.tolist() for batch in loader]
     checkpoints.wait()
     return [first, second, [saved.step for saved in checkpoints.all()]]
+
+
+def rescue(steps: int, how: str = "asked", choices: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Make some steps, then keep the state as if another rank had failed; tell what was loaded and kept.
+
+    Args:
+        steps: to make.
+        how: ``asked`` by the agent, ``in a step`` of the optimizer, or with weights that are ``not finite``.
+        choices: of the training.
+    """
+    training = Training(**(choices or {}))
+    checkpoints = Checkpoints(every=None)
+    start = checkpoints.load(training.state)
+    loaded = training.seen()
+    for step in range(start, start + steps):
+        training.step(step)
+        checkpoints.done(step + 1, training.state)
+    own = checkpoints._rescue
+    assert own is not None
+    if how == "in a step":
+        training.optimizer.register_step_pre_hook(lambda *_: own.keep(0.0))
+        training.step(start + steps)
+    elif how == "not finite":
+        with torch.no_grad():
+            next(training.net.parameters())[0] = torch.nan
+        own.keep(0.0)
+    elif steps:
+        os.kill(os.getpid(), own._channel.rescue_signal)
+        wait_until(lambda: not own._channel.rescue_signal, "the state to be kept", timeout_s=60.0)
+    kept = sorted(name for name in os.listdir(own.folder) if name.startswith("rescued"))
+    return {"start": start, "loaded": loaded, "seen": training.seen(), "kept": kept}
+
+
+def die_in_a_rescue(steps: int, signs: str) -> list[str]:
+    """Rank 0 is killed while it writes its state, and rank 1, which waits for it, keeps its own then."""
+    training = Training()
+    checkpoints = Checkpoints(every=None)
+    for step in range(checkpoints.load(training.state), steps):
+        training.step(step)
+        checkpoints.done(step + 1, training.state)
+    own = checkpoints._rescue
+    assert own is not None
+    dist.barrier()
+    if dist.get_rank() == 0:
+        save = torch.save
+
+        def die(content: Any, path: Any) -> None:
+            save(content, path)
+            if str(path).endswith(PRIVATE):
+                (Path(signs) / "writes").touch()
+                wait_until((Path(signs) / "waits").exists, "rank 1", timeout_s=60.0)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        torch.save = die
+    else:
+        wait_until((Path(signs) / "writes").exists, "rank 0", timeout_s=60.0)
+        (Path(signs) / "waits").touch()
+    own.keep(0.0)
+    return sorted(name for name in os.listdir(own.folder) if name.startswith("rescued"))
 
 
 def die_after(directory: str, step_count: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -73,3 +74,50 @@ def test_a_node_is_not_lost_for_what_its_workers_leave_behind(make: MakeAgents, 
     assert [0, 0] == [agents.code(node) for node in (0, 1)]
     assert 1 == len(agents.rounds())
     assert [] == agents.entries(RoundEnded)
+
+
+KEEPS = """
+import os, signal, sys
+from hpc_elastic.worker.channel import Channel
+channel = Channel.open(os.environ["HPC_ELASTIC_CHANNEL"])
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGURG])
+channel.rescue_signal = signal.SIGURG
+signal.sigwait([signal.SIGURG])
+open(sys.argv[1], "w").close()
+signal.sigwait([signal.SIGURG])
+channel.rescue_signal = 0
+signal.pause()
+"""
+
+
+@pytest.fixture
+def keeping(tmp_path: Path) -> Iterator[LocalGroup]:
+    """Two workers: one keeps its state when it is asked, the other has none."""
+    script = tmp_path / "train.py"
+    script.write_text(f'import os\nif os.environ["RANK"] == "1":\n    os._exit(3)\n{KEEPS}')
+    formed = RoundFormed(1, E0, (member("n1", 2),), "127.0.0.1", 29_000, None)
+    run = RunEnv("run", str(tmp_path), "n1", 0)
+    made = LocalGroup(formed, node_id("n1"), str(tmp_path), run, StartSettings(grace_s=GRACE_S))
+    logs = DefaultLogsSpecs(str(tmp_path / "logs"))
+    made.start(Command("train", (sys.executable, str(script), str(tmp_path / "kept")), logs, ""), restarts=0)
+    wait_for(lambda: bool(made.channels[0].rescue_signal), "the worker to tell that it can")
+    wait_for(lambda: made.status(0.0) is Group.FAILED, "the other worker to fail")
+    yield made
+    made.context.close(timeout=0)
+
+
+def test_a_worker_is_asked_once_to_keep_its_state(keeping: LocalGroup, tmp_path: Path) -> None:
+    """It is waited for until it has done so; one that has failed is not."""
+    assert keeping.is_rescuing(100.0, 110.0)
+    wait_for((tmp_path / "kept").exists, "the worker to be asked")
+    assert keeping.is_rescuing(101.0, 110.0)
+    os.kill(keeping.context.pids()[0], signal.SIGURG)  # go on
+    wait_for(lambda: not keeping.is_rescuing(102.0, 110.0), "the state to be kept")
+
+
+def test_a_worker_that_keeps_its_state_has_its_time(keeping: LocalGroup, tmp_path: Path) -> None:
+    """Then it is ended all the same."""
+    assert not keeping.is_rescuing(110.0, 110.0)
+    assert not (tmp_path / "kept").exists()
+    assert keeping.is_rescuing(100.0, 110.0)
+    assert not keeping.is_rescuing(111.0, 110.0)

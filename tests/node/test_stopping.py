@@ -13,6 +13,7 @@ from hpc_elastic.node.setup.agent_setup import AgentTimes
 from hpc_elastic.node.stop_rules import (
     ASK_AFTER_S,
     KILL_AFTER_S,
+    RESCUE_S,
     DrainProgress,
     DrainTimes,
     EndFacts,
@@ -99,14 +100,22 @@ def order_for(state: RunState, **changes: Any) -> StopOrder:
 def test_workers_of_a_round_that_is_over_are_ended_gently(ended: RoundEnded, timeout: float) -> None:
     """Critical sections have their time from the first order on; hanging workers have less to end."""
     state = after(start(), formed(1), ended)
-    assert StopOrder(NOW + timeout, 150.0) == order_for(state)
-    assert StopOrder(NOW + timeout, 140.0) == order_for(state, deadline=140.0)
-    assert StopOrder(NOW + timeout, 150.0) == order_for(state, deadline=200.0)
+    rescue_until = 90.0 + RESCUE_S
+    assert StopOrder(NOW + timeout, 150.0, rescue_until) == order_for(state)
+    assert StopOrder(NOW + timeout, 140.0, rescue_until) == order_for(state, deadline=140.0)
+    assert StopOrder(NOW + timeout, 150.0, rescue_until) == order_for(state, deadline=200.0)
+    assert StopOrder(NOW + timeout, 95.0, 95.0) == order_for(state, deadline=95.0)
 
 
 def test_before_the_round_has_ended_workers_have_their_time() -> None:
     """Another node may end it."""
-    assert StopOrder(130.0, 150.0) == order_for(after(start(), formed(1)))
+    assert StopOrder(130.0, 150.0, 90.0 + RESCUE_S) == order_for(after(start(), formed(1)))
+
+
+def test_a_run_that_is_over_needs_no_state() -> None:
+    """Nobody is going to begin from it."""
+    state = after(start(), formed(1), crash(1), ending(Decision.FAILED))
+    assert StopOrder(130.0, 150.0) == order_for(state)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +321,8 @@ def test_a_drain_that_is_held_up_is_looked_at_again_later() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cause", "done"), [(None, StopOrder(130.0, NOW + AgentTimes().drain.critical)), (Cause.STOP, "sooner")]
+    ("cause", "done"),
+    [(None, StopOrder(130.0, NOW + AgentTimes().drain.critical, NOW + RESCUE_S)), (Cause.STOP, "sooner")],
 )
 def test_a_blind_node_ends_its_workers_by_its_own_request(cause: Cause | None, done: Any) -> None:
     """Without one, by the last state that it has read."""

@@ -6,8 +6,7 @@ import atexit
 import logging
 import os
 import threading
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 from hpc_elastic import worker
@@ -15,7 +14,10 @@ from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import HpcElasticError, InputError, StoreError
 from hpc_elastic.frameworks.saving import KEEP, Saves, check_positive
 from hpc_elastic.frameworks.torch.pace import SavePace
-from hpc_elastic.frameworks.torch.train_state import State, Torch, TrainState, load_torch
+from hpc_elastic.frameworks.torch.rank_groups import rank_groups
+from hpc_elastic.frameworks.torch.rescue import new_rescue
+from hpc_elastic.frameworks.torch.rescued import RoundStart, source_for
+from hpc_elastic.frameworks.torch.train_state import WHERE, FileSource, State, Torch, TrainState, load_torch
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import CheckpointFacts, read_facts, write_facts
@@ -24,7 +26,6 @@ from hpc_elastic.record.save_interval import Disturbances, SaveTimes, disturbanc
 
 logger = logging.getLogger(__name__)
 AUTO: Literal["auto"] = "auto"
-_WHERE = "hpc_elastic.frameworks.torch.Checkpoints"
 _FAILURES = 3  # saves in a row that may fail before the training does
 _END_S = 30.0  # for a save that is under way when the program ends
 
@@ -76,6 +77,8 @@ class Checkpoints:
         keep: how many complete checkpoints are kept.
         every: ``"auto"``: at the interval that costs the least time, by the measured cost of a save and the
             faults of this run; or the steps between two regular ones; None: only when a stop is requested.
+        rescue: when a rank or a node fails, another rank keeps its newest state in its node's memory, from
+            which the next start goes on; for states on CPUs of which every rank holds the whole.
 
     Attributes:
         stopped: the loop was left because of a request: the training is not complete.
@@ -91,9 +94,10 @@ class Checkpoints:
         *,
         keep: int = KEEP,
         every: int | Literal["auto"] | None = AUTO,
+        rescue: bool = True,
     ) -> None:
         self._lib = load_torch()
-        self._ranks = _ranks(self._lib, os.environ)
+        self._ranks = rank_groups(self._lib, os.environ)
         self._clock: Clock = SystemClock()
         environ = {"RANK": str(self._ranks.rank), "WORLD_SIZE": str(self._ranks.size)}
         environ[Env.ROUND] = os.environ.get(Env.ROUND) or str(self._ranks.told(_next_start(directory)))
@@ -104,6 +108,10 @@ class Checkpoints:
         self._times: SaveTimes | None = None  # of the last complete save
         self._copies = _copies(self._lib)
         self._background = Background()
+        self._wants_rescue = rescue and self._ranks.group is not None and worker.run_dir() is not None
+        self._rescue = new_rescue(self._lib, self._ranks, os.environ) if self._wants_rescue else None
+        self._owes = False  # a save of a state that was rescued, as soon as it has gone on
+        self._every = every
         self._is_idle = directory is None and worker.run_dir() is None
         self._saved: int | None = None  # step of the last load or save, failed or not: that of all ranks
         self._failed = 0  # saves in a row
@@ -124,6 +132,11 @@ class Checkpoints:
             if self.done(step + 1, state):
                 return
         self.wait()
+        self._end_rescue()
+
+    def _end_rescue(self) -> None:
+        if self._rescue is not None:
+            self._rescue.stop()
 
     def done(self, step: int, state: State) -> bool:
         """Tell that `step` steps are done; save if it is time, and return whether to leave the loop now.
@@ -131,12 +144,15 @@ class Checkpoints:
         Raises:
             StoreError: as by `save`; for the checkpoint of a stop also as by `wait`.
         """
+        if self._rescue is not None:
+            self._rescue.reached(step, state)
         worker.tick(step)
         self.stopped = worker.should_stop()
-        if self.stopped or self.due(step):
+        if self.stopped or self._owes or self.due(step):
             self.save(step, state)
         if self.stopped:
             self.wait()
+            self._end_rescue()
         return self.stopped
 
     def due(self, step: int) -> bool:
@@ -177,7 +193,7 @@ class Checkpoints:
         except BaseException:
             section.end()
             raise
-        self._saved = step
+        self._saved, self._owes = step, False
         if self._pace is not None:
             self._pace.saved(step, self._times)
 
@@ -196,6 +212,8 @@ class Checkpoints:
         if failed is not None:
             raise failed
         self._times = SaveTimes(save.blocked_s, self._clock.monotonic() - save.began)
+        if self._rescue is not None:
+            self._rescue.saved(save.step)
         if self._ranks.rank == 0:
             self._saves.remove_old()
 
@@ -256,15 +274,37 @@ class Checkpoints:
         """
         self.wait()
         found = self._ranks.told(self._to_resume() if self._ranks.rank == 0 else None)
-        step = 0
-        if found is not None:
-            saved = _saved_at(found)
-            TrainState(self._lib, state).load(found, saved.world_size, self._ranks.group)
-            self._saved = step = saved.step
+        saved = None if found is None else _saved_at(found)
+        step = self._load_rescued(0 if saved is None else saved.step, state)
+        if step is None:
+            step = 0 if saved is None else saved.step
+            if saved is not None:
+                source = FileSource(self._lib, saved.path, saved.world_size, self._ranks.group)
+                TrainState(self._lib, state).load(source)
+                self._saved = step
         if self._pace is not None:
             past = _disturbances(worker.run_dir()) if self._ranks.rank == 0 else Disturbances()
             self._pace.resume(step, _times(found), past)
         return step
+
+    def _load_rescued(self, file_step: int, state: State) -> int | None:
+        """Give the objects the state that a rank has kept, if it is the one to begin from; return its step.
+
+        Raises:
+            InputError: as by `load`.
+        """
+        run_dir = worker.run_dir()
+        if not self._wants_rescue or run_dir is None:
+            return None
+        folder = None if self._rescue is None else self._rescue.folder
+        start = RoundStart(self._saves.round, folder, self._saves.directory, file_step, run_dir)
+        found = source_for(self._lib, self._ranks, start)
+        if found is not None:
+            TrainState(self._lib, state).load(found[1])
+            self._owes = self._every is not None
+        if self._rescue is not None:
+            self._rescue.began(None if found is None else found[0])
+        return None if found is None else found[0].step
 
     def _to_resume(self) -> str | None:
         """Return the path of the checkpoint to resume from, of the round if there is one.
@@ -281,7 +321,7 @@ class Checkpoints:
         if marked is not None and marked.path is None:
             raise InputError(
                 f"the checkpoint of step {marked.step} was marked without a path",
-                where=_WHERE,
+                where=WHERE,
                 fix="let Checkpoints alone save, or load that one yourself",
             )
         return None if marked is None else marked.path
@@ -334,58 +374,6 @@ class Background:
             self._thread.join(_END_S)
 
 
-class _RankGroups(NamedTuple):
-    """This rank among all, and two process groups of their own for the CPU.
-
-    Attributes:
-        rank: this one.
-        size: number of ranks.
-        distributed: ``torch.distributed``.
-        group: for the thread of the training; None without process groups.
-        group_of_saves: for the thread that writes.
-    """
-
-    rank: int
-    size: int
-    distributed: Any
-    group: Any = None
-    group_of_saves: Any = None
-
-    def told(self, value: Any) -> Any:
-        """Return the value that rank 0 has given; all ranks call it."""
-        if self.group is None:
-            return value
-        values = [value]
-        self.distributed.broadcast_object_list(values, src=0, group=self.group)
-        return values[0]
-
-    def each_told(self, value: Any) -> list[Any]:
-        """Return the values of all ranks; all of them call it in the threads that write."""
-        if self.group_of_saves is None:
-            return [value]
-        values = [None] * self.size
-        self.distributed.all_gather_object(values, value, group=self.group_of_saves)
-        return values
-
-
-def _ranks(lib: Torch, environ: Mapping[str, str]) -> _RankGroups:
-    dist = lib.distributed
-    # one rank reads its own values alone; a single process saves alone: no mistake, and no news each time
-    warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-    if dist.is_available() and dist.is_initialized():
-        groups = [
-            dist.new_group(backend="gloo", group_desc=f"hpc_elastic {name}") for name in ("loop", "saves")
-        ]
-        return _RankGroups(dist.get_rank(), dist.get_world_size(), dist, *groups)
-    if environ.get("WORLD_SIZE", "1") != "1":
-        raise InputError(
-            f"there are {environ['WORLD_SIZE']} ranks, and no process group",
-            where=_WHERE,
-            fix="call torch.distributed.init_process_group first",
-        )
-    return _RankGroups(0, 1, dist)
-
-
 def _copies(lib: Torch) -> Any:
     """Return the copier of states into buffers in host memory, which stay for the next copy."""
     on_gpu = lib.torch.cuda.is_available()
@@ -424,7 +412,7 @@ def _saved_at(path: str) -> CompleteCheckpoint:
         problem = "was not saved by Checkpoints" if os.path.exists(path) else "is gone"
         raise InputError(
             f"the checkpoint to resume from {problem}: {path}",
-            where=_WHERE,
+            where=WHERE,
             fix="load it yourself, give its place back, or begin a new run",
         )
     return saved

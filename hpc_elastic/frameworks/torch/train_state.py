@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import importlib
 import io
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from hpc_elastic.errors import InputError
 
-_WHERE = "hpc_elastic.frameworks.torch.Checkpoints"
+WHERE = "hpc_elastic.frameworks.torch.Checkpoints"
 _OWN = "own."  # keys of what belongs to one rank: its number follows
 _SHOWN = 3  # differences in an error
 _FIX = "load it into the model, optimizers and dtypes that it was saved from, or give another directory"
@@ -43,7 +43,7 @@ def load_torch() -> Torch:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise InputError("PyTorch is not installed", where=_WHERE, fix="pip install torch") from None
+        raise InputError("PyTorch is not installed", where=WHERE, fix="pip install torch") from None
     names = ("", ".checkpoint", ".checkpoint.staging", ".checkpoint.state_dict")
     return Torch(torch, *(importlib.import_module(f"torch.distributed{name}") for name in names))
 
@@ -67,6 +67,23 @@ class Resharded:
     def load_state_dict(self, state: Any) -> None:
         """Give the object a state."""
         self._wrapped.load_state_dict(state)
+
+
+class Source(Protocol):
+    """A saved state; all ranks make the same calls."""
+
+    @property
+    def name(self) -> str:
+        """Its place, for people."""
+
+    def stored(self) -> Mapping[str, Any]:
+        """Return for each tensor, by name, its size and dtype."""
+
+    def owns(self) -> bytes | list[bytes]:
+        """Return the values of this rank; those of all ranks that have saved, if their number is another."""
+
+    def fill(self, loaded: dict[str, Any]) -> None:
+        """Give tensors, by name, their saved content."""
 
 
 class Entry(NamedTuple):
@@ -101,7 +118,7 @@ class TrainState:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise InputError(
-                f"two objects of the state have the name {twice!r}", where=_WHERE, fix="rename one"
+                f"two objects of the state have the name {twice!r}", where=WHERE, fix="rename one"
             )
 
     def _objects(self, state: State, prefix: str) -> Iterator[Entry]:
@@ -118,17 +135,25 @@ class TrainState:
             return any(map(self._is_live, value.values()))
         return isinstance(value, self._lib.torch.Tensor) or _has_state(value)
 
+    @property
+    def entries(self) -> list[Entry]:
+        """The objects."""
+        return self._entries
+
     def content(self, rank: int) -> dict[str, Any]:
         """Return the part of this rank; its tensors are those of the training."""
+        saved, own = self.parts()
+        return {**saved, f"{_OWN}{rank}": pickled(self._lib, own)}
+
+    def parts(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the tensors of the training by their names, and the values that belong to this rank."""
         saved: dict[str, Any] = {}
         own: dict[str, Any] = {}
         for entry in self._entries:
             tree, mine = self._parts(entry)
-            saved.update((leaf.name, leaf.value) for leaf in _leaves(tree, entry.name))
+            saved.update((leaf.name, leaf.value) for leaf in leaves(tree, entry.name))
             own.update(mine)
-        buffer = io.BytesIO()
-        self._lib.torch.save(own, buffer)
-        return {**saved, f"{_OWN}{rank}": buffer.getvalue()}
+        return saved, own
 
     def _parts(self, entry: Entry) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the named tensors of an object, as a tree, and its values that belong to this rank."""
@@ -136,13 +161,13 @@ class TrainState:
         if isinstance(value, self._lib.torch.nn.Module):
             return self._lib.state_dict.get_model_state_dict(value), {}
         if self._is_optimizer(entry):
-            tree = self._lib.state_dict.get_optimizer_state_dict(self._model_of(entry), value)
+            tree = self._lib.state_dict.get_optimizer_state_dict(self.model_of(entry), value)
             return {"state": tree["state"]}, {entry.name: tree["param_groups"]}
         if isinstance(value, self._lib.torch.Tensor):
             return {"": value}, {}
         return {}, {entry.name: value.state_dict() if _has_state(value) else value}
 
-    def _model_of(self, entry: Entry) -> Any:
+    def model_of(self, entry: Entry) -> Any:
         """Return the module whose parameters an optimizer updates.
 
         Raises:
@@ -156,40 +181,34 @@ class TrainState:
                 return other.value
         raise InputError(
             f"no module of the state has all parameters of the optimizer {entry.name!r}",
-            where=_WHERE,
+            where=WHERE,
             fix='give both: {"model": model, "optimizer": optimizer}',
         )
 
-    def load(self, path: str, saved_by: int, group: Any) -> None:
-        """Give all objects the state of a checkpoint; nothing is changed if it does not fit.
-
-        Args:
-            path: the checkpoint.
-            saved_by: number of ranks that have saved it.
-            group: the process group of all ranks; None without one.
+    def load(self, source: Source) -> None:
+        """Give all objects a saved state; nothing is changed if it does not fit.
 
         Raises:
-            InputError: the checkpoint is of another model, dtype or optimizer, or the states of single ranks
-                cannot be loaded by as many as there are.
+            InputError: it is of another model, dtype or optimizer, or the states of single ranks cannot be
+                loaded by as many as there are.
         """
-        reader = self._lib.checkpoint.FileSystemReader(path)
-        stored = reader.read_metadata().state_dict_metadata
+        stored = source.stored()
         optimizers = [entry.value for entry in self._entries if self._is_optimizer(entry)]
         unused = [optimizer for optimizer in optimizers if not optimizer.state]
         for optimizer in unused:
             optimizer.zero_grad()  # PyTorch makes no state to load into while there are gradients
         try:
             trees = {entry.name: self._template(entry, stored) for entry in self._entries}
-            leaves = {leaf.name: leaf for name, tree in trees.items() for leaf in _leaves(tree, name)}
-            self._compare(path, leaves, stored)
-            own = self._own(path, saved_by, group)
+            found = {leaf.name: leaf for name, tree in trees.items() for leaf in leaves(tree, name)}
+            self._compare(source.name, found, stored)
+            own = self._own(source)
         except InputError:
             for optimizer in unused:  # PyTorch has given them a state of zeros, to be loaded into
                 optimizer.state.clear()
             raise
-        loaded = {name: leaf.value for name, leaf in leaves.items()}
-        self._lib.checkpoint.load(loaded, storage_reader=reader, process_group=group, no_dist=group is None)
-        for name, leaf in leaves.items():
+        loaded = {name: leaf.value for name, leaf in found.items()}
+        source.fill(loaded)
+        for name, leaf in found.items():
             leaf.owner[leaf.key] = loaded[name]
         for entry in self._entries:
             self._set(entry, trees[entry.name], own)
@@ -200,7 +219,7 @@ class TrainState:
         if self._is_optimizer(entry):
             parameters = tree["state"]
             for fqn in list(parameters):
-                names = {leaf.name for leaf in _leaves(parameters[fqn], f"{entry.name}.state.{fqn}")}
+                names = {leaf.name for leaf in leaves(parameters[fqn], f"{entry.name}.state.{fqn}")}
                 if names and not names & stored.keys():
                     del parameters[fqn]
         return tree
@@ -208,14 +227,14 @@ class TrainState:
     def _is_optimizer(self, entry: Entry) -> bool:
         return isinstance(entry.value, self._lib.torch.optim.Optimizer)
 
-    def _compare(self, path: str, leaves: dict[str, Entry], stored: Any) -> None:
+    def _compare(self, path: str, found: dict[str, Entry], stored: Mapping[str, Any]) -> None:
         """Refuse a checkpoint that is not one of these objects.
 
         Raises:
             InputError: names the first differences.
         """
         there = {name: _shape(kind) for name, kind in stored.items() if not name.startswith(_OWN)}
-        here = {name: _shape(leaf.value) for name, leaf in leaves.items()}
+        here = {name: _shape(leaf.value) for name, leaf in found.items()}
         names = sorted(there.keys() | here.keys())
         wrong = [
             f"{name} is {there.get(name, 'absent')} in it and {here.get(name, 'absent')} here"
@@ -226,27 +245,23 @@ class TrainState:
             raise InputError(
                 f"{len(wrong)} of {len(names)} tensors are others in the checkpoint {path}: "
                 f"{'; '.join(wrong[:_SHOWN])}{'; ...' if len(wrong) > _SHOWN else ''}",
-                where=_WHERE,
+                where=WHERE,
                 fix=_FIX,
             )
 
-    def _own(self, path: str, saved_by: int, group: Any) -> dict[str, Any]:
+    def _own(self, source: Source) -> dict[str, Any]:
         """Return the values that belong to this rank.
 
         Raises:
             InputError: the ranks have saved different states, and no rule makes those of other ranks of them.
         """
-        dist = self._lib.distributed
-        rank, ranks = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
-        if saved_by == ranks:
-            mine: dict[str, Any] = self._unpickled(self._own_bytes(path, [rank])[0])
+        found = source.owns()
+        if isinstance(found, bytes):
+            mine: dict[str, Any] = unpickled(self._lib, found)
             return mine
-        told: list[Any] = [self._own_bytes(path, range(saved_by)) if rank == 0 else None]
-        if group is not None:
-            dist.broadcast_object_list(told, src=0, group=group)
-        owns = [self._unpickled(data) for data in told[0]]
+        owns = [unpickled(self._lib, data) for data in found]
         return {
-            entry.name: self._for_others(entry, path, owns)
+            entry.name: self._for_others(entry, source.name, owns)
             for entry in self._entries
             if entry.name in owns[0]
         }
@@ -260,19 +275,9 @@ class TrainState:
         raise InputError(
             f"{entry.name!r} was not the same on the {len(owns)} ranks that have saved the checkpoint "
             f"{path}, and now there is another number of ranks",
-            where=_WHERE,
+            where=WHERE,
             fix=f"say how its states come together: {{{entry.name!r}: Resharded({entry.name}, reshard)}}",
         )
-
-    def _own_bytes(self, path: str, ranks: Sequence[int]) -> list[bytes]:
-        wanted: dict[str, bytes] = {f"{_OWN}{rank}": b"" for rank in ranks}
-        self._lib.checkpoint.load(wanted, checkpoint_id=path, no_dist=True)
-        known: dict[bytes, bytes] = {}
-        return [known.setdefault(data, data) for data in wanted.values()]
-
-    def _unpickled(self, data: bytes) -> Any:
-        load = self._lib.torch.load
-        return load(io.BytesIO(data), map_location="cpu", weights_only=False)
 
     def _alike(self, one: Any, other: Any) -> bool:
         """Tell whether two states are the same; arrays and tensors by their content."""
@@ -296,7 +301,7 @@ class TrainState:
             whole = {**tree, "param_groups": own[entry.name]}
             options = self._lib.state_dict.StateDictOptions(strict=False)  # parameters may have no state yet
             self._lib.state_dict.set_optimizer_state_dict(
-                self._model_of(entry), value, optim_state_dict=whole, options=options
+                self.model_of(entry), value, optim_state_dict=whole, options=options
             )
         elif isinstance(value, self._lib.torch.Tensor):
             pass  # loaded in place
@@ -306,16 +311,75 @@ class TrainState:
             entry.owner[entry.key] = own[entry.name]
 
 
+class FileSource:
+    """A checkpoint in files.
+
+    Args:
+        lib: PyTorch's modules.
+        path: the checkpoint.
+        saved_by: number of ranks that have saved it.
+        group: the process group of all ranks; None without one.
+    """
+
+    def __init__(self, lib: Torch, path: str, saved_by: int, group: Any) -> None:
+        self._lib = lib
+        self.name = path
+        self._saved_by = saved_by
+        self._group = group
+        self._reader = lib.checkpoint.FileSystemReader(path)
+
+    def stored(self) -> Mapping[str, Any]:
+        """Return the record of each tensor."""
+        found: Mapping[str, Any] = self._reader.read_metadata().state_dict_metadata
+        return found
+
+    def owns(self) -> bytes | list[bytes]:
+        """Return the values of this rank; those of all ranks that have saved, if their number is another."""
+        dist, group = self._lib.distributed, self._group
+        rank, ranks = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
+        if self._saved_by == ranks:
+            return self._read([rank])[0]
+        told: list[Any] = [self._read(range(self._saved_by)) if rank == 0 else None]
+        if group is not None:
+            dist.broadcast_object_list(told, src=0, group=group)
+        owns: list[bytes] = told[0]
+        return owns
+
+    def _read(self, ranks: Sequence[int]) -> list[bytes]:
+        wanted: dict[str, bytes] = {f"{_OWN}{rank}": b"" for rank in ranks}
+        self._lib.checkpoint.load(wanted, checkpoint_id=self.name, no_dist=True)
+        known: dict[bytes, bytes] = {}
+        return [known.setdefault(data, data) for data in wanted.values()]
+
+    def fill(self, loaded: dict[str, Any]) -> None:
+        """Read tensors."""
+        self._lib.checkpoint.load(
+            loaded, storage_reader=self._reader, process_group=self._group, no_dist=self._group is None
+        )
+
+
+def pickled(lib: Torch, value: Any) -> bytes:
+    """Return values as bytes."""
+    buffer = io.BytesIO()
+    lib.torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def unpickled(lib: Torch, data: bytes) -> Any:
+    """Return the values in bytes, their tensors on the CPU."""
+    return lib.torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
+
+
 def _has_state(value: Any) -> bool:
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
-def _leaves(tree: dict[str, Any], name: str) -> Iterator[Entry]:
+def leaves(tree: dict[str, Any], name: str) -> Iterator[Entry]:
     """Yield the leaves of a tree of dicts, named by the way to them."""
     for key, value in tree.items():
         inner = f"{name}.{key}" if key != "" else name
         if isinstance(value, dict):
-            yield from _leaves(value, inner)
+            yield from leaves(value, inner)
         else:
             yield Entry(inner, tree, key)
 

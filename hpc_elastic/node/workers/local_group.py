@@ -86,6 +86,7 @@ class LocalGroup:
         self._until: float | None = None  # what the workers know of the end of their time
         self._stop_step: int | None = None  # that the workers know
         self._drain_at: float | None = None
+        self._asked_to_rescue = False
         self.keeps_left_overs: Callable[[float], bool] | None = None  # while they still save
 
     def start(self, command: Command, *, restarts: int) -> None:
@@ -283,6 +284,25 @@ class LocalGroup:
         base = self.place.base_rank
         busy = [Busy(base + rank, at.name, at.since) for rank, at in found if at and rank not in ended]
         return sorted(busy, key=lambda one: one.since)
+
+    def is_rescuing(self, now: float, until: float) -> bool:
+        """Ask the live workers to keep their state in this node's memory, once; tell whether one still does.
+
+        Args:
+            now: monotonic time [s].
+            until: when they are not waited for any longer.
+        """
+        if self._gone or now >= until:
+            return False
+        ended, pids = self.context.exit_codes(), self.context.pids()
+        able = {rank: channel.rescue_signal for rank, channel in enumerate(self._channels)}
+        able = {rank: number for rank, number in able.items() if number and rank not in ended}
+        if not self._asked_to_rescue:
+            self._asked_to_rescue = True
+            for rank, number in able.items():
+                with suppress(OSError):
+                    os.kill(pids[rank], number)
+        return bool(able)
 
     def stop_bound(self, now: float) -> int | None:
         """Return the first step at which all ranks here can stop, or None if it is too early to tell.

@@ -1,0 +1,74 @@
+"""This rank among all, and the process groups of checkpoints."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from hpc_elastic.errors import InputError
+from hpc_elastic.frameworks.torch.train_state import WHERE, Torch
+
+
+class RankGroups(NamedTuple):
+    """This rank among all, and two process groups of their own for the CPU.
+
+    Attributes:
+        rank: this one.
+        size: number of ranks.
+        distributed: ``torch.distributed``.
+        group: for the thread of the training; None without process groups.
+        group_of_saves: for the thread that writes.
+    """
+
+    rank: int
+    size: int
+    distributed: Any
+    group: Any = None
+    group_of_saves: Any = None
+
+    def told(self, value: Any, by: int = 0) -> Any:
+        """Return the value that one rank has given; all ranks call it."""
+        if self.group is None:
+            return value
+        values = [value]
+        self.distributed.broadcast_object_list(values, src=by, group=self.group)
+        return values[0]
+
+    def all_told(self, value: Any) -> list[Any]:
+        """Return the values of all ranks; all of them call it in the thread of the training."""
+        return self._gathered(value, self.group)
+
+    def each_told(self, value: Any) -> list[Any]:
+        """Return the values of all ranks; all of them call it in the threads that write."""
+        return self._gathered(value, self.group_of_saves)
+
+    def _gathered(self, value: Any, group: Any) -> list[Any]:
+        if group is None:
+            return [value]
+        values = [None] * self.size
+        self.distributed.all_gather_object(values, value, group=group)
+        return values
+
+
+def rank_groups(lib: Torch, environ: Mapping[str, str]) -> RankGroups:
+    """Make the process groups; all ranks make them.
+
+    Raises:
+        InputError: there are several ranks, and no process group.
+    """
+    dist = lib.distributed
+    # one rank reads its own values alone; a single process saves alone: no mistake, and no news each time
+    warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+    if dist.is_available() and dist.is_initialized():
+        groups = [
+            dist.new_group(backend="gloo", group_desc=f"hpc_elastic {name}") for name in ("loop", "saves")
+        ]
+        return RankGroups(dist.get_rank(), dist.get_world_size(), dist, *groups)
+    if environ.get("WORLD_SIZE", "1") != "1":
+        raise InputError(
+            f"there are {environ['WORLD_SIZE']} ranks, and no process group",
+            where=WHERE,
+            fix="call torch.distributed.init_process_group first",
+        )
+    return RankGroups(0, 1, dist)

@@ -1,0 +1,441 @@
+"""The newest state of a training, kept in the node's memory when another rank has failed.
+
+In data-parallel training every rank holds the whole state, and it changes only in a step of an optimizer. So
+a rank whose peers are gone still holds the state of its last whole step. The agent asks for it by a signal,
+which a thread here heeds while the main thread hangs in a collective; a program that ends by an exception
+keeps it at its end. Counters of batch norms, schedules and loaders change outside optimizers and are small:
+they are copied after each step. `hpc_elastic.frameworks.torch.rescued` finds the states again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import logging
+import os
+import pickle
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any, NamedTuple
+
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.frameworks.torch.rank_groups import RankGroups
+from hpc_elastic.frameworks.torch.rescued import (
+    PRIVATE,
+    OwnFile,
+    Rescued,
+    check_room,
+    found_in,
+    remove_others,
+    remove_unfinished,
+    remove_up_to,
+)
+from hpc_elastic.frameworks.torch.train_state import Entry, State, Torch, TrainState, leaves, pickled
+from hpc_elastic.ids import Env
+from hpc_elastic.worker.channel import Channel, ChannelError
+
+logger = logging.getLogger(__name__)
+ASKED_BY = signal.SIGURG  # by default a process ignores it, so the children of a worker may get it
+TORN_S = 4.0  # for a step of an optimizer to end
+_SMALL = 1 << 16  # bytes of a tensor that is copied after each step
+_SMALL_SUM = 1 << 22  # of all of them
+_LOOK_S = 0.01
+_LOCK = "rescue.lock"
+
+
+class UnfitStateError(HpcElasticError):
+    """A state cannot be rescued."""
+
+
+class Whole(NamedTuple):
+    """The end of a step: from here on the state is whole until an optimizer begins its next step.
+
+    Attributes:
+        step: steps completed.
+        begun: steps that optimizers had begun.
+        groups: by optimizer, the values of its groups of parameters.
+        rest: the values of this rank outside modules, optimizers and tensors; pickled.
+        versions: of the tensors that must not have changed since.
+    """
+
+    step: int
+    begun: int
+    groups: dict[str, list[dict[str, Any]]]
+    rest: bytes
+    versions: list[int]
+
+
+class Layout:
+    """The tensors of a training, by the way in which they change; made once.
+
+    Args:
+        lib: PyTorch's modules.
+        state: of the training.
+
+    Raises:
+        UnfitStateError: not every rank holds the whole state, or it is of a kind that is not known.
+    """
+
+    def __init__(self, lib: Torch, state: TrainState) -> None:
+        self._lib = lib
+        self._state = state
+        self.optimizers = [one for one in state.entries if isinstance(one.value, lib.torch.optim.Optimizer)]
+        found, own = state.parts()
+        self._tensors = {name: value for name, value in found.items() if self._is_outside_optimizers(name)}
+        for name, value in found.items():
+            self._check(name, value)
+        self._names = {one.name: self._named(one) for one in self.optimizers}
+        self._stepped = {
+            self._module_of(one) + name: parameter
+            for one in self.optimizers
+            for parameter, name in self._names[one.name].items()
+        }
+        others = {name: tensor for name, tensor in self._tensors.items() if name not in self._stepped}
+        self._copied, self._fixed = _by_size(others)
+        self._copies = [tensor.detach().clone() for tensor in self._copied.values()]
+        if self._content().keys() != found.keys():
+            raise UnfitStateError("the optimizer's state has other names than those that PyTorch gives it")
+        self.is_alike = all(self._is_alike(one) for one in state.entries if one.name in own)
+
+    def _is_outside_optimizers(self, name: str) -> bool:
+        return not any(name.startswith(f"{one.name}.") for one in self.optimizers)
+
+    def _check(self, name: str, value: Any) -> None:
+        if not isinstance(value, self._lib.torch.Tensor):
+            return
+        if hasattr(value, "full_tensor"):
+            raise UnfitStateError(f"{name} is sharded: no rank holds the whole state")
+        if value.device.type != "cpu":
+            raise UnfitStateError(f"{name} is on {value.device}: a state on a GPU is not rescued")
+
+    def _named(self, entry: Entry) -> dict[Any, str]:
+        """Return the names of an optimizer's parameters in its module."""
+        places = {
+            tensor.data_ptr(): name.removeprefix(self._module_of(entry))
+            for name, tensor in self._tensors.items()
+            if name.startswith(self._module_of(entry))
+        }
+        parameters = [parameter for group in entry.value.param_groups for parameter in group["params"]]
+        if any(parameter.data_ptr() not in places for parameter in parameters):
+            raise UnfitStateError(f"a parameter of the optimizer {entry.name!r} is not in its module's state")
+        return {parameter: places[parameter.data_ptr()] for parameter in parameters}
+
+    def _module_of(self, entry: Entry) -> str:
+        """Return the beginning of the names of an optimizer's parameters."""
+        module = self._state.model_of(entry)
+        return next(f"{one.name}." for one in self._state.entries if one.value is module)
+
+    def _is_alike(self, entry: Entry) -> bool:
+        """Tell whether the values of an object are the same on all ranks by its kind."""
+        torch = self._lib.torch
+        kinds = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
+        return isinstance(entry.value, kinds)
+
+    def rest(self, state: TrainState) -> dict[str, Any]:
+        """Return the values of this rank outside modules, optimizers and tensors."""
+        torch = self._lib.torch
+        kinds = torch.nn.Module | torch.optim.Optimizer | torch.Tensor
+        values = {one.name: one.value for one in state.entries if not isinstance(one.value, kinds)}
+        return {
+            name: value.state_dict() if hasattr(value, "state_dict") else value
+            for name, value in values.items()
+        }
+
+    def note(self) -> list[int]:
+        """Copy the small tensors outside optimizers; return the versions of the large ones."""
+        with self._lib.torch.no_grad():
+            if self._copies:
+                self._lib.torch._foreach_copy_(self._copies, list(self._copied.values()))
+        return self.versions()
+
+    def versions(self) -> list[int]:
+        """Return the versions of tensors that should not change outside optimizers."""
+        return [tensor._version for tensor in self._fixed.values()]  # noqa: SLF001 - PyTorch's, for this
+
+    def content(self, whole: Whole) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the tensors and values of a whole state; the tensors are those of the training.
+
+        Raises:
+            UnfitStateError: parameters lie elsewhere than before, or are not finite.
+        """
+        for name, parameter in self._stepped.items():
+            if parameter.data_ptr() != self._tensors[name].data_ptr():
+                raise UnfitStateError(f"{name} was replaced by another tensor")
+            if not bool(self._lib.torch.isfinite(parameter).all()):
+                raise UnfitStateError(f"{name} is not finite")
+        own = {one.name: self._groups(one, whole.groups[one.name]) for one in self.optimizers}
+        copies = dict(zip(self._copied, self._copies, strict=True))
+        return {**self._content(), **copies}, {**own, **pickle.loads(whole.rest)}  # noqa: S301 - of this process
+
+    def _groups(self, entry: Entry, values: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the groups of an optimizer's parameters, which are named in them."""
+        names = self._names[entry.name]
+        return [
+            {**group, "params": [names[parameter] for parameter in live["params"]]}
+            for group, live in zip(values, entry.value.param_groups, strict=True)
+        ]
+
+    def _content(self) -> dict[str, Any]:
+        """Return all tensors by name, with the state of optimizers as it is now."""
+        found = dict(self._tensors)
+        for entry in self.optimizers:
+            names = self._names[entry.name]
+            for parameter, state in entry.value.state.items():
+                tree = {"state": {names[parameter]: dict(state)}}
+                found.update((leaf.name, leaf.value) for leaf in leaves(tree, entry.name))
+        return found
+
+
+def _by_size(tensors: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the tensors that are small enough to be copied after each step, and the others."""
+    small, large, total = dict[str, Any](), dict[str, Any](), 0
+    for name, tensor in tensors.items():
+        size = tensor.numel() * tensor.element_size() if hasattr(tensor, "numel") else _SMALL + 1
+        if size > _SMALL or total + size > _SMALL_SUM:
+            large[name] = tensor
+        else:
+            small[name], total = tensor, total + size
+    return small, large
+
+
+class Rescue:
+    """Keeps the newest whole state of this rank, when the agent asks for it or the program fails.
+
+    Args:
+        lib: PyTorch's modules.
+        channel: the way to the agent; its directory lies in the node's memory, and belongs to the agent.
+        place: round, rank and number of ranks.
+    """
+
+    def __init__(self, lib: Torch, channel: Channel, place: Rescued) -> None:
+        self._lib = lib
+        self._channel = channel
+        self._place = place
+        self.folder = os.path.dirname(channel.path)
+        self._clock = SystemClock()
+        self._lock = threading.Lock()
+        self._known: tuple[int, ...] = ()  # the objects that the layout is of
+        self._layout: Layout | None = None
+        self._hooked: dict[int, Any] = {}  # optimizers by identity, which they keep as long as they are here
+        self._begun = 0
+        self._whole: Whole | None = None
+        self._own = OwnFile(self.folder, place.round, place.rank)
+        self._is_over = False
+        self._is_asked = heed(self.keep)
+        atexit.register(self._at_end)
+
+    def began(self, state: Rescued | None) -> None:
+        """Take note that a state was loaded: nothing is new yet.
+
+        Args:
+            state: that a rank has kept; None: a checkpoint was loaded, or nothing.
+        """
+        self._whole = None
+        remove_others(self.folder, state)
+
+    def saved(self, step: int) -> None:
+        """Take note that a checkpoint is durable."""
+        remove_up_to(self.folder, step)
+
+    def reached(self, step: int, state: State) -> None:
+        """Take note that a step is complete."""
+        if self._is_over:
+            return
+        self._begun += 1  # what is kept beside the tensors changes now
+        try:
+            self._whole = self._note(step, TrainState(self._lib, state))
+        except Exception as error:  # noqa: BLE001 - the training does not fail for it
+            self.stop()
+            logger.info("the state is not kept when another rank fails: %s", error)
+            return
+        if self._is_asked:
+            self._channel.rescue_signal = ASKED_BY
+
+    def _note(self, step: int, state: TrainState) -> Whole:
+        layout = self._layout_of(state)
+        versions = layout.note()
+        rest = pickle.dumps(layout.rest(state))
+        groups = {one.name: _without_parameters(one.value) for one in layout.optimizers}
+        if not layout.is_alike:
+            self._own.write(step, rest)
+        return Whole(step, self._begun, groups, rest, versions)
+
+    def _layout_of(self, state: TrainState) -> Layout:
+        torch = self._lib.torch
+        kinds = torch.nn.Module | torch.optim.Optimizer | torch.Tensor
+        known = tuple(id(one.value) for one in state.entries if isinstance(one.value, kinds))
+        if self._layout is None or known != self._known:
+            self._layout, self._known = Layout(self._lib, state), known
+            for entry in self._layout.optimizers:
+                if id(entry.value) not in self._hooked:
+                    entry.value.register_step_pre_hook(self._begin)
+                    self._hooked[id(entry.value)] = entry.value
+        return self._layout
+
+    def _begin(self, *_: object) -> None:
+        """Take note that an optimizer begins a step."""
+        self._begun += 1
+
+    def stop(self) -> None:
+        """Keep nothing from now on: the loop was left, or the state is of no such kind."""
+        self._is_over = True
+        self._channel.rescue_signal = 0
+
+    def keep(self, wait_s: float = TORN_S) -> None:
+        """Keep the state, once.
+
+        Args:
+            wait_s: for a step of an optimizer that is under way [s].
+        """
+        with self._lock:
+            until = self._clock.monotonic() + wait_s
+            while not self._is_over:
+                try:
+                    is_torn = not self._kept()
+                except Exception as error:  # noqa: BLE001 - the process ends anyway
+                    logger.warning("the state was not kept: %s", error)
+                    break
+                if not is_torn:
+                    break
+                if self._clock.monotonic() >= until:
+                    logger.warning("the state was not kept: an optimizer was in the middle of a step")
+                    break
+                self._clock.sleep(_LOOK_S)
+            self.stop()
+
+    def _at_end(self) -> None:
+        """Keep the state of a program that has failed; one that has come to its end has no process group."""
+        if self._lib.distributed.is_initialized():
+            self.keep(0.0)
+
+    def _is_whole(self, whole: Whole, layout: Layout) -> bool:
+        return self._begun == whole.begun and layout.versions() == whole.versions
+
+    def _kept(self) -> bool:
+        """Keep the state if there is one that is new; return whether it was whole.
+
+        Raises:
+            HpcElasticError: it cannot be kept.
+            OSError: there is no room for it.
+        """
+        whole, layout = self._whole, self._layout
+        if whole is None or layout is None:
+            return True  # nothing is new
+        if not self._is_whole(whole, layout):
+            return False
+        place = self._place._replace(step=whole.step, is_alike=layout.is_alike)
+        with _one_at_a_time(self.folder):
+            remove_unfinished(self.folder)
+            if any(one.round == place.round and one.step >= place.step for one in found_in(self.folder)):
+                return True  # another rank of this node has it
+            tensors, own = layout.content(whole)
+            check_room(self.folder, sum(map(_size, tensors.values())))
+            return self._written(place, {"tensors": tensors, "own": pickled(self._lib, own)}, whole, layout)
+
+    def _written(self, place: Rescued, content: dict[str, Any], whole: Whole, layout: Layout) -> bool:
+        path = os.path.join(self.folder, place.file_name)
+        began = self._clock.monotonic()
+        try:
+            self._lib.torch.save(content, f"{path}{PRIVATE}")
+            if not self._is_whole(whole, layout):
+                return False
+            os.rename(f"{path}{PRIVATE}", path)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(f"{path}{PRIVATE}")
+        took_s = self._clock.monotonic() - began
+        logger.warning("the state of step %d is kept in this node's memory, in %.3f s", place.step, took_s)
+        return True
+
+
+def new_rescue(lib: Torch, ranks: RankGroups, environ: Mapping[str, str]) -> Rescue | None:
+    """Return the rescue of this rank; None without an agent or a process group.
+
+    Args:
+        lib: PyTorch's modules.
+        ranks: this rank among all.
+        environ: of this process.
+    """
+    path, run_dir = environ.get(Env.CHANNEL), environ.get(Env.RUN_DIR)
+    if not path or not run_dir or ranks.group is None:
+        return None
+    try:
+        channel = Channel.open(path)
+    except (OSError, ChannelError):
+        return None  # `hpc_elastic.worker` tells of it
+    place = Rescued(int(environ.get(Env.ROUND) or 0), 0, ranks.rank, ranks.size)
+    return Rescue(lib, channel, place)
+
+
+def _without_parameters(optimizer: Any) -> list[dict[str, Any]]:
+    return [
+        {key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups
+    ]
+
+
+def _size(value: Any) -> int:
+    return value.numel() * value.element_size() if hasattr(value, "element_size") else 0
+
+
+@contextmanager
+def _one_at_a_time(folder: str) -> Iterator[None]:
+    """Wait until no other process of this node keeps its state; one that is killed lets the next go on."""
+    descriptor = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class AgentAsks:
+    """The handler of the agent's signal: a thread calls the newest function that wants to know.
+
+    Args:
+        act: the function.
+    """
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self.act = act
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Do nothing in the main thread: without a handler the thread would hear of nothing."""
+
+    def listen(self, reader: socket.socket, _writer: socket.socket) -> None:
+        """Wait for signals, of which the interpreter writes the numbers at once (thread)."""
+        while data := reader.recv(64):
+            if ASKED_BY in data:
+                self.act()
+
+
+def heed(act: Callable[[], None]) -> bool:
+    """Have a thread call a function on the agent's signal, even while the main thread hangs.
+
+    Returns:
+        Whether it does; not beside other handlers, or outside the main thread.
+    """
+    handler = signal.getsignal(ASKED_BY)
+    if isinstance(handler, AgentAsks):
+        handler.act = act
+        return True
+    is_free = handler in (signal.SIG_DFL, signal.SIG_IGN)
+    if not is_free or threading.current_thread() is not threading.main_thread():
+        return False
+    reader, writer = socket.socketpair()
+    writer.settimeout(0.0)
+    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    if before != -1:
+        signal.set_wakeup_fd(before)
+        return False
+    asks = AgentAsks(act)
+    signal.signal(ASKED_BY, asks)
+    signal.siginterrupt(ASKED_BY, False)  # noqa: FBT003 - it has no name
+    threading.Thread(
+        target=asks.listen, args=(reader, writer), name="hpc_elastic rescue", daemon=True
+    ).start()
+    return True

@@ -1,0 +1,409 @@
+"""The states that ranks have kept in their node's memory: their files, and the choice of one for a start.
+
+A state counts only for the round after the one that has kept it: a record beside the checkpoints names the
+newest round, and the state that it has begun from. So a node that has stood by for some rounds brings no
+old state back.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import re
+import shutil
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from hpc_elastic.errors import DamagedError, HpcElasticError, InputError
+from hpc_elastic.frameworks.torch.rank_groups import RankGroups
+from hpc_elastic.frameworks.torch.train_state import Torch, pickled, unpickled
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.journal import Cause, Record, RoundEnded
+from hpc_elastic.record.run_log import read_records
+from hpc_elastic.store import files
+from hpc_elastic.store.plain_file import read_plain
+from hpc_elastic.typed_json import Count, read
+
+logger = logging.getLogger(__name__)
+PRIVATE = ".part"  # ends the name of a file that is being written
+BEGAN = "began.json"
+_SHARE = 0.5  # of the free memory that a state may take
+_NAME = re.compile(r"rescued-(\d+)-(\d+)-(\d+)-(\d+)-([01])")
+_OWN_NAME = re.compile(r"own-(\d+)-(\d+)-[01]")
+_HEAD = struct.Struct("<QQI")  # step, bytes, their checksum
+_KILLED = -9
+
+
+class NoRoomError(InputError):
+    """A state is larger than the memory that is free for it."""
+
+
+class Rescued(NamedTuple):
+    """A state in a node's memory, as the name of its file tells it.
+
+    Attributes:
+        round: whose workers have kept it.
+        step: steps completed in it.
+        rank: that has kept it.
+        world_size: number of ranks of the round.
+        is_alike: the values of single ranks were the same on all ranks.
+    """
+
+    round: int
+    step: int
+    rank: int
+    world_size: int
+    is_alike: bool = True
+
+    @property
+    def file_name(self) -> str:
+        """The name of its file."""
+        return f"rescued-{self.round}-{self.step}-{self.rank}-{self.world_size}-{int(self.is_alike)}"
+
+
+def found_in(folder: str) -> list[Rescued]:
+    """Return the states in a node's memory."""
+    return [
+        Rescued(int(match[1]), int(match[2]), int(match[3]), int(match[4]), is_alike=match[5] == "1")
+        for name in os.listdir(folder)
+        if (match := _NAME.fullmatch(name))
+    ]
+
+
+def remove_others(folder: str, keep: Rescued | None) -> None:
+    """Remove all states but one, and the values of ranks that belong to them.
+
+    Args:
+        folder: in the node's memory.
+        keep: the one; None: all are removed.
+    """
+    for name in os.listdir(folder):
+        state, own = _NAME.fullmatch(name.removesuffix(PRIVATE)), _OWN_NAME.fullmatch(name)
+        if state is None and own is None:
+            continue
+        is_kept = keep is not None and (name == keep.file_name or (own and int(own[1]) == keep.round))
+        if not is_kept:
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, name))
+
+
+def remove_up_to(folder: str, step: int) -> None:
+    """Remove the states that a checkpoint has made useless.
+
+    Args:
+        folder: in the node's memory.
+        step: of the checkpoint.
+    """
+    for one in found_in(folder):
+        if one.step <= step:
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, one.file_name))
+
+
+def remove_unfinished(folder: str) -> None:
+    """Remove the unfinished files of ranks that were killed."""
+    for name in os.listdir(folder):
+        if name.endswith(PRIVATE):
+            os.unlink(os.path.join(folder, name))
+
+
+class OwnFile:
+    """The values of one rank after its newest step, which outlive the rank.
+
+    Two files in turns: one of them is always whole.
+
+    Args:
+        folder: in the node's memory.
+        round_: of this rank.
+        rank: this one.
+    """
+
+    def __init__(self, folder: str, round_: int, rank: int) -> None:
+        self._paths = [os.path.join(folder, f"own-{round_}-{rank}-{turn}") for turn in (0, 1)]
+        self._descriptors: list[int] = []
+
+    def write(self, step: int, data: bytes) -> None:
+        """Replace the older one of both.
+
+        Raises:
+            OSError: there is no room for it.
+        """
+        if not self._descriptors:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._descriptors = [os.open(path, flags, 0o600) for path in self._paths]
+        content = _HEAD.pack(step, len(data), zlib.crc32(data)) + data
+        if os.pwrite(self._descriptors[step % 2], content, 0) != len(content):
+            raise OSError(f"no room for {len(content)} bytes: {self._paths[step % 2]}")
+
+
+def owns_in(folder: str, state: Rescued) -> dict[int, bytes]:
+    """Return the values of single ranks that belong to a state, by rank."""
+    found: dict[int, bytes] = {}
+    for name in os.listdir(folder):
+        match = _OWN_NAME.fullmatch(name)
+        if match is None or int(match[1]) != state.round:
+            continue
+        with open(os.path.join(folder, name), "rb") as file:
+            content = file.read()
+        if len(content) < _HEAD.size:
+            continue
+        step, size, checksum = _HEAD.unpack_from(content)
+        data = content[_HEAD.size : _HEAD.size + size]
+        if step == state.step and len(data) == size and zlib.crc32(data) == checksum:
+            found[int(match[2])] = data
+    return found
+
+
+class Began(NamedTuple):
+    """The state that the workers of a round have begun from.
+
+    Attributes:
+        round: the newest one that has begun.
+        from_round: that has kept the state which it began from; None: it began from a checkpoint.
+        from_step: steps completed in that state.
+    """
+
+    round: Count
+    from_round: Count | None = None
+    from_step: Count | None = None
+
+
+def write_began(folder: str, began: Began) -> None:
+    """Record the state that a round begins from.
+
+    Args:
+        folder: of the checkpoints.
+        began: the fact.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    os.makedirs(folder, exist_ok=True)
+    files.replace(os.path.join(folder, BEGAN), json.dumps(began._asdict()).encode() + b"\n")
+
+
+def read_began(folder: str) -> Began | None:
+    """Return the record of the newest round; None without one."""
+    try:
+        return read(Began, read_plain(os.path.join(folder, BEGAN)))
+    except (OSError, DamagedError):
+        return None
+
+
+def chosen(
+    states: Iterable[Rescued], began: Began | None, file_step: int, *, is_suspect: bool
+) -> Rescued | None:
+    """Return the state to begin from; None: the newest checkpoint counts.
+
+    Args:
+        states: in the memory of all nodes.
+        began: the record of the newest round.
+        file_step: of the newest checkpoint.
+        is_suspect: the newest round has failed in a way that its state may be the cause of.
+    """
+    if began is None:
+        return None
+    again = (began.from_round, began.from_step)
+    fit = [
+        one
+        for one in states
+        if one.step > file_step
+        and (one.round == began.round or ((one.round, one.step) == again and not is_suspect))
+    ]
+    return max(fit, key=lambda one: (one.step, one.round, -one.rank), default=None)
+
+
+def is_suspect(records: Iterable[Record], round_: int) -> bool:
+    """Tell whether a round has failed in a way that the state it began from may be the cause of.
+
+    A lost node, or a worker that was killed from outside, says nothing of the state.
+    """
+    ends = [one.entry for one in records if isinstance(one.entry, RoundEnded) and one.entry.number == round_]
+    return any(
+        end.cause is Cause.HANG
+        or (end.cause is Cause.CRASH and (end.failure or {}).get("exitcode") != _KILLED)
+        for end in ends
+    )
+
+
+def check_room(folder: str, size: int) -> None:
+    """Refuse a state that would take more than half of the memory which is free, or more than the folder has.
+
+    Raises:
+        NoRoomError: it would.
+        OSError: the folder is gone.
+    """
+    free = min(shutil.disk_usage(folder).free, *(int(_SHARE * free) for free in _free_memory()))
+    if size > free:
+        raise NoRoomError(
+            f"it has {size} bytes, and this node has {free} bytes of memory for it",
+            where=folder,
+            fix="raise the limit of memory of the job, or of /dev/shm",
+        )
+
+
+def _free_memory() -> Iterator[int]:
+    """Yield the free memory [bytes]: of the node, and of each control group that this process is in."""
+    yield _field("/proc/meminfo", "MemAvailable:") * 1024
+    path = _text("/proc/self/cgroup").rpartition("0::")[2].strip()
+    while path.strip("/"):
+        group = f"/sys/fs/cgroup{path}"
+        limit, used = _text(f"{group}/memory.max").strip(), _text(f"{group}/memory.current").strip()
+        if limit.isdecimal() and used.isdecimal():
+            cached = sum(_field(f"{group}/memory.stat", name) for name in ("active_file", "inactive_file"))
+            yield max(0, int(limit) - int(used) + cached)
+        path = path.rpartition("/")[0]
+
+
+def _field(path: str, name: str) -> int:
+    rows: Any = (line.split() for line in _text(path).splitlines())
+    return next((int(row[1]) for row in rows if row[:1] == [name]), 0)
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+class MemorySource:
+    """A state in the memory of one node, which its rank sends to all others; all ranks make one.
+
+    Args:
+        lib: PyTorch's modules.
+        ranks: the process groups.
+        state: the state.
+        holder: rank that finds it in its node's memory.
+        folder: there.
+
+    Raises:
+        DamagedError: it cannot be read.
+    """
+
+    def __init__(
+        self, lib: Torch, ranks: RankGroups, state: Rescued, holder: int, folder: str | None
+    ) -> None:
+        self._lib, self._ranks, self._holder = lib, ranks, holder
+        self._state = state
+        self.name = f"the state of step {state.step} that rank {state.rank} of round {state.round} has kept"
+        is_holder = ranks.rank == holder and folder is not None
+        self._content, error = (
+            self._read(os.path.join(folder or "", state.file_name)) if is_holder else ({}, "")
+        )
+        told = ranks.told((_described(lib, self._content), self._content.get("own"), error), by=holder)
+        self._stored, self._own, problem = told
+        if problem:
+            raise DamagedError(f"{self.name} cannot be read: {problem}")
+        mine = {} if state.is_alike or folder is None else owns_in(folder, state)
+        self._rests = {rank: rest for rests in ranks.all_told(mine) for rank, rest in rests.items()}
+        if not state.is_alike and len(self._rests) < state.world_size:
+            raise DamagedError(f"{self.name} lacks the values of ranks that are lost")
+
+    def _read(self, path: str) -> tuple[dict[str, Any], str]:
+        try:
+            return self._lib.torch.load(path, map_location="cpu", weights_only=False, mmap=True), ""
+        except Exception as error:  # noqa: BLE001 - the other ranks wait to be told
+            return {}, f"{type(error).__name__}: {error}"
+
+    def stored(self) -> Mapping[str, Any]:
+        """Return size and dtype of each tensor, and the other values."""
+        found: Mapping[str, Any] = self._stored
+        return found
+
+    def owns(self) -> bytes | list[bytes]:
+        """Return the values of this rank; those of all ranks that have saved, if their number is another."""
+        own: bytes = self._own
+        if self._state.is_alike:
+            return own
+        if self._state.world_size == self._ranks.size:
+            return self._whole_own(self._ranks.rank)
+        return [self._whole_own(rank) for rank in range(self._state.world_size)]
+
+    def _whole_own(self, rank: int) -> bytes:
+        return pickled(self._lib, unpickled(self._lib, self._own) | pickle.loads(self._rests[rank]))  # noqa: S301
+
+    def fill(self, loaded: dict[str, Any]) -> None:
+        """Give tensors, by name, the content that the holder sends."""
+        torch = self._lib.torch
+        for name in sorted(loaded):
+            there = self._stored[name]
+            if not isinstance(there, torch.Tensor):
+                loaded[name] = there
+                continue
+            sent = self._content["tensors"][name] if self._content else torch.empty_like(there, device="cpu")
+            sent = sent.contiguous()
+            self._ranks.distributed.broadcast(sent, src=self._holder, group=self._ranks.group)
+            with torch.no_grad():
+                loaded[name].copy_(sent)
+
+
+class RoundStart(NamedTuple):
+    """The start of a round, which all ranks make together.
+
+    Attributes:
+        round: of the workers.
+        folder: in this node's memory; None: nothing is kept there.
+        checkpoints: the folder of the checkpoints.
+        file_step: of the newest checkpoint.
+        run_dir: of the run.
+    """
+
+    round: int
+    folder: str | None
+    checkpoints: str
+    file_step: int
+    run_dir: str
+
+
+def source_for(lib: Torch, ranks: RankGroups, start: RoundStart) -> tuple[Rescued, MemorySource] | None:
+    """Choose the state to begin from, record the choice, and open it; None: the newest checkpoint counts."""
+    offers = ranks.all_told([] if start.folder is None else found_in(start.folder))
+    states = {one for offer in offers for one in offer}
+    state = ranks.told(_choice(states, start) if ranks.rank == 0 else None)
+    source = None
+    if state is not None:
+        holder = next(rank for rank, offer in enumerate(offers) if state in offer)
+        try:
+            source = MemorySource(lib, ranks, state, holder, start.folder)
+        except DamagedError as error:
+            logger.warning("%s; the newest checkpoint counts", error)
+    began = Began(start.round) if source is None else Began(start.round, state.round, state.step)
+    is_recorded = ranks.told(_recorded(start.checkpoints, began) if ranks.rank == 0 else False)
+    return (state, source) if source is not None and is_recorded else None
+
+
+def _choice(states: Iterable[Rescued], start: RoundStart) -> Rescued | None:
+    began = read_began(start.checkpoints)
+    try:
+        records = read_records(RunPaths(start.run_dir))
+    except (OSError, HpcElasticError):
+        records = []
+    suspect = began is not None and is_suspect(records, began.round)
+    return chosen(states, began, start.file_step, is_suspect=suspect)
+
+
+def _recorded(folder: str, began: Began) -> bool:
+    try:
+        write_began(folder, began)
+    except OSError as error:
+        logger.warning(
+            "the state that this round begins from cannot be recorded, so the newest checkpoint counts: %s",
+            error,
+        )
+        return False
+    return True
+
+
+def _described(lib: Torch, content: dict[str, Any]) -> dict[str, Any]:
+    """Return the tensors of a state without their content."""
+    return {
+        name: value.to("meta") if isinstance(value, lib.torch.Tensor) else value
+        for name, value in content.get("tensors", {}).items()
+    }

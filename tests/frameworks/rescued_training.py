@@ -1,0 +1,54 @@
+"""A training of two ranks that tell their steps in files; its arguments: number of steps, directory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hpc_elastic.frameworks.torch import Checkpoints
+
+EVERY = 1000  # more steps than there are
+
+
+def main(steps: int, place: Path) -> None:
+    """Train."""
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(20)
+    torch.set_num_threads(1)
+    net = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 1))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 7)
+    model = DistributedDataParallel(net)
+    for _ in range(2):  # after the first one DDP arranges its buckets anew, which changes the last bits
+        model(torch.ones(8, 16)).sum().backward()
+    checkpoints = Checkpoints(every=EVERY)
+    state = {"model": model, "optimizer": optimizer, "schedule": schedule}
+    with (place / f"steps-{rank}").open("a", buffering=1) as told:
+        is_first = True
+        for step in checkpoints.steps(steps, state):
+            if is_first:
+                is_first = False
+                told.write(f"start {step} {os.getpid()}\n")
+            inputs = torch.randn(32, 16, generator=torch.Generator().manual_seed(step * ranks + rank))
+            optimizer.zero_grad()
+            ((model(inputs) - inputs.sum(dim=1, keepdim=True)) ** 2).mean().backward()
+            optimizer.step()
+            schedule.step()
+            told.write(f"done {step + 1}\n")
+    if rank == 0:
+        weights = b"".join(tensor.numpy().tobytes() for tensor in net.state_dict().values())
+        (place / "result.json").write_text(json.dumps({"weights": hashlib.sha256(weights).hexdigest()}))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,240 @@
+"""States that are kept at the moment of a fault: when they count, and what faults do to them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_elastic.ids import Env
+from hpc_elastic.testing.waiting import wait_until
+from hpc_elastic.worker.channel import Channel
+from tests.frameworks import forked
+from tests.frameworks.ranks import REPOSITORY, RankServer
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch"),
+]
+LIMIT_S = 120.0
+SEED = 7
+KILLS = 4
+STEPS = 160
+SCRIPT = Path(__file__).with_name("rescued_training.py")
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
+    """Groups of ranks."""
+    server = RankServer(tmp_path_factory.mktemp("ranks"))
+    yield server
+    server.close()
+
+
+class Node:
+    """The memory of one node, and the run of its ranks.
+
+    Args:
+        place: a directory.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self.memory = place / "memory"
+        self.memory.mkdir()
+        self._rounds = 0
+
+    def next_round(self, world: int) -> list[dict[str, str]]:
+        """Return the environment of the ranks of another round."""
+        self._rounds += 1
+        paths = [str(self.memory / f"{self._rounds}.{rank}") for rank in range(world)]
+        for path in paths:
+            Channel.create(path).close()
+        run = {Env.RUN_DIR: str(self._place / "run"), Env.ROUND: str(self._rounds), Env.CHECKPOINT: ""}
+        return [{**run, Env.CHANNEL: path} for path in paths]
+
+    def kept(self) -> list[str]:
+        """Return the states in its memory."""
+        return sorted(path.name for path in self.memory.glob("rescued*"))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A node."""
+    return Node(tmp_path)
+
+
+def rescued(ranks: RankServer, node: Node, world: int, steps: int, *words: Any) -> list[Any]:
+    """Run one round of ranks that keep their state at its end."""
+    return ranks.run(world, "rescue", steps, *words, environ=node.next_round(world))
+
+
+@pytest.mark.parametrize("loaded_by", [1, 2, 3])
+def test_a_start_goes_on_from_the_state_that_a_rank_has_kept(
+    ranks: RankServer, node: Node, loaded_by: int
+) -> None:
+    """One rank of a node keeps it for all; weights, optimizer, schedule, tensors and values come back."""
+    first = rescued(ranks, node, 2, 3)
+    (kept,) = node.kept()
+    assert [[kept]] * 2 == [value["kept"] for value in first]
+    again = rescued(ranks, node, loaded_by, 0)
+    assert [3] * loaded_by == [value["start"] for value in again]
+    assert [first[0]["seen"]] * loaded_by == [value["loaded"] for value in again]
+
+
+def test_the_newest_state_counts_and_takes_the_place_of_older_ones(ranks: RankServer, node: Node) -> None:
+    """Round by round, with no checkpoint in a file."""
+    starts = [rescued(ranks, node, 2, 2)[0]["start"] for _ in range(3)]
+    assert [0, 2, 4] == starts
+    assert ["6"] == [name.split("-")[2] for name in node.kept() if name.split("-")[1] == "3"]
+    assert 2 >= len(node.kept())
+
+
+@pytest.mark.parametrize("how", ["in a step", "not finite"])
+def test_a_state_that_is_no_good_is_not_kept(ranks: RankServer, node: Node, how: str) -> None:
+    """Torn, or with parameters that are not finite: the next start begins from the checkpoint."""
+    assert [[], []] == [value["kept"] for value in rescued(ranks, node, 2, 2, how)]
+    assert [0, 0] == [value["start"] for value in rescued(ranks, node, 2, 0)]
+
+
+def test_memory_that_was_wiped_is_no_obstacle(ranks: RankServer, node: Node) -> None:
+    """The checkpoint counts, here none."""
+    rescued(ranks, node, 2, 2)
+    for path in node.memory.iterdir():
+        path.unlink()
+    assert [0, 0] == [value["start"] for value in rescued(ranks, node, 2, 0)]
+
+
+def test_a_damaged_state_is_passed_over(ranks: RankServer, node: Node) -> None:
+    """Cut off in the middle, it gives way to the checkpoint, here none."""
+    rescued(ranks, node, 2, 2)
+    (name,) = node.kept()
+    path = node.memory / name
+    os.truncate(path, path.stat().st_size // 2)
+    assert [0, 0] == [value["start"] for value in rescued(ranks, node, 2, 0)]
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [({"width": 9}, "are others in"), ({"dtype": "bfloat16"}, "bfloat16 here")],
+)
+def test_a_state_of_another_model_is_refused(
+    ranks: RankServer, node: Node, choices: dict[str, Any], words: str
+) -> None:
+    """One error names the tensors and the state, which stays."""
+    rescued(ranks, node, 2, 2)
+    before = node.kept()
+    for result in ranks.start(2, "rescue", 0, "asked", choices, environ=node.next_round(2)).results():
+        assert result.value.startswith("InputError")
+        assert words in result.value
+        assert "the state of step 2 that rank" in result.value
+    assert before == node.kept()
+
+
+def test_a_rank_that_is_killed_while_it_keeps_its_state_lets_the_next_one_do_it(
+    ranks: RankServer, node: Node, tmp_path: Path
+) -> None:
+    """What it has written does not count."""
+    environ = node.next_round(2)
+    killed, other = ranks.start(2, "die_in_a_rescue", 2, tmp_path, environ=environ).results()
+    assert -signal.SIGKILL == killed.code
+    assert ["rescued-1-2-1-2-0"] == node.kept()
+    assert 0 == other.code
+    assert [2, 2] == [value["start"] for value in rescued(ranks, node, 2, 0)]
+    assert ["rescued-1-2-1-2-0"] == node.kept()
+    assert not list(node.memory.glob("*.part"))
+
+
+class Training:
+    """A run of two workers, which tell their steps in files.
+
+    Args:
+        place: of the run.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        place.mkdir()
+        flags = ("--standalone", "--nproc-per-node", "2", "--max-restarts", str(KILLS))
+        more = ("--preload", "torch,torch._dynamo", "--run-dir", str(place / "run"))
+        argv = [
+            sys.executable,
+            "-m",
+            "hpc_elastic",
+            "run",
+            *flags,
+            *more,
+            str(SCRIPT),
+            str(STEPS),
+            str(place),
+        ]
+        environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(argv, cwd=place, env=environ, start_new_session=True)
+
+    def lines(self, rank: int) -> list[list[str]]:
+        """Return what a rank has told."""
+        path = self._place / f"steps-{rank}"
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+    def starts(self, rank: int) -> list[list[str]]:
+        """Return the starts of a rank: its first step and its process."""
+        return [line[1:] for line in self.lines(rank) if line[0] == "start"]
+
+    def wait_for_start(self, count: int) -> None:
+        """Wait until both ranks have started so often."""
+        wait_until(
+            lambda: all(len(self.starts(rank)) == count for rank in (0, 1)), "a start", timeout_s=LIMIT_S
+        )
+
+    def kill_after(self, rank: int, steps: int) -> None:
+        """Kill a rank some steps from now."""
+        until = len(self.lines(rank)) + steps
+        wait_until(lambda: len(self.lines(rank)) >= until, "some steps", timeout_s=LIMIT_S)
+        os.kill(int(self.starts(rank)[-1][1]), signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Wait for its end."""
+        return self._process.wait(LIMIT_S)
+
+    def end(self) -> None:
+        """Kill what is left."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[Training]:
+    """A run."""
+    made = Training(tmp_path / "disturbed")
+    yield made
+    made.end()
+
+
+def test_workers_that_are_killed_at_random_moments_cost_one_step_at_most(
+    training: Training, tmp_path: Path
+) -> None:
+    """From a seed; checkpoints in files are far apart, and the result is that of a run left alone."""
+    chance = random.Random(SEED)
+    for count in range(1, KILLS + 1):
+        training.wait_for_start(count)
+        training.kill_after(chance.randrange(2), chance.randrange(STEPS // KILLS // 2))
+    assert 0 == training.wait()
+    done = 0
+    for kind, step, *_ in training.lines(0):
+        assert kind != "start" or int(step) >= done - 1
+        done = int(step)
+    words = (str(STEPS), str(tmp_path / "whole"))
+    with forked.training(tmp_path / "whole", 2, "torch,torch._dynamo", SCRIPT, *words) as result:
+        assert result() == json.loads((tmp_path / "disturbed" / "result.json").read_text())

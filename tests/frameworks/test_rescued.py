@@ -1,0 +1,132 @@
+"""The choice of the state to begin from, and the room for one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_elastic.frameworks.torch.rescued import (
+    Began,
+    NoRoomError,
+    OwnFile,
+    Rescued,
+    check_room,
+    chosen,
+    found_in,
+    is_suspect,
+    owns_in,
+    read_began,
+    remove_others,
+    write_began,
+)
+from hpc_elastic.record.journal import Cause, Record, RoundEnded
+
+NEW = Rescued(4, 30, 0, 2)
+OLD = Rescued(3, 20, 1, 2)
+STALE = Rescued(2, 50, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("states", "began", "file_step", "expected"),
+    [
+        ([NEW, OLD], Began(4, 3, 20), 10, NEW),
+        ([NEW, NEW._replace(rank=1, step=31)], Began(4), 10, NEW._replace(rank=1, step=31)),
+        ([NEW, NEW._replace(rank=1)], Began(4), 10, NEW),
+        ([OLD], Began(4, 3, 20), 10, OLD),
+        ([OLD], Began(4), 10, None),
+        ([STALE], Began(4, 3, 20), 10, None),
+        ([STALE, NEW], Began(4, 3, 20), 10, NEW),
+        ([NEW], Began(4), 30, None),
+        ([NEW], None, 10, None),
+        ([], Began(4), 10, None),
+    ],
+    ids=[
+        "the newest round's",
+        "ranks with different steps",
+        "two ranks with one step",
+        "again the one that it began from",
+        "one that no round has begun from",
+        "a node that stood by for two rounds",
+        "beside such a node",
+        "a checkpoint as new",
+        "nothing is recorded",
+        "memory that was wiped",
+    ],
+)
+def test_the_newest_state_of_the_newest_round_counts(
+    states: list[Rescued], began: Began | None, file_step: int, expected: Rescued | None
+) -> None:
+    """That of the round before counts if this one has begun from it; a checkpoint if it is as new."""
+    assert expected == chosen(states, began, file_step, is_suspect=False)
+
+
+def test_the_same_failure_again_has_the_checkpoint_count() -> None:
+    """A state from which no step was made is left; one that is newer is not."""
+    assert chosen([OLD], Began(4, 3, 20), 10, is_suspect=True) is None
+    assert NEW == chosen([OLD, NEW], Began(4, 3, 20), 10, is_suspect=True)
+
+
+@pytest.mark.parametrize(
+    ("cause", "failure", "expected"),
+    [
+        (Cause.CRASH, {"exitcode": 1}, True),
+        (Cause.CRASH, None, True),
+        (Cause.HANG, None, True),
+        (Cause.CRASH, {"exitcode": -9}, False),
+        (Cause.NODE_LOSS, None, False),
+        (Cause.MEMBERSHIP, None, False),
+    ],
+)
+def test_a_failure_may_come_from_the_state(
+    cause: Cause, failure: dict[str, Any] | None, expected: bool
+) -> None:
+    """Unless a node was lost, or a worker killed from outside; other rounds say nothing."""
+    records = [Record(1, 0.0, "n1", RoundEnded(4, cause, ("n1",), failure))]
+    assert expected is is_suspect(records, 4)
+    assert not is_suspect(records, 3)
+
+
+def test_a_state_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    """The error names both sizes, the place and what to do."""
+    check_room(str(tmp_path), 1)
+    words = r"it has 10{18} bytes, and this node has \d+ bytes of memory for it\n  fix: raise the limit"
+    with pytest.raises(NoRoomError, match=words):
+        check_room(str(tmp_path), 10**18)
+
+
+def test_values_of_a_rank_belong_to_one_step(tmp_path: Path) -> None:
+    """The two newest steps are there; what is torn or of another round is passed over."""
+    file = OwnFile(str(tmp_path), 4, 1)
+    for step in (28, 29, 30):
+        file.write(step, b"step %d" % step)
+    assert {1: b"step 30"} == owns_in(str(tmp_path), NEW)
+    assert {1: b"step 29"} == owns_in(str(tmp_path), NEW._replace(step=29))
+    assert {} == owns_in(str(tmp_path), NEW._replace(step=28))
+    assert {} == owns_in(str(tmp_path), NEW._replace(round=5))
+    path = tmp_path / "own-4-1-0"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert {} == owns_in(str(tmp_path), NEW)
+
+
+def test_only_the_state_that_was_chosen_stays(tmp_path: Path) -> None:
+    """With the values of its ranks; files of others in the folder are left alone."""
+    for state in (NEW, OLD):
+        (tmp_path / state.file_name).touch()
+        OwnFile(str(tmp_path), state.round, 0).write(state.step, b"")
+    (tmp_path / f"{OLD.file_name}.part").touch()
+    (tmp_path / "4.0").touch()
+    remove_others(str(tmp_path), NEW)
+    assert [NEW] == found_in(str(tmp_path))
+    assert {NEW.file_name, "own-4-0-0", "own-4-0-1", "4.0"} == {path.name for path in tmp_path.iterdir()}
+
+
+def test_what_a_round_has_begun_from_is_recorded(tmp_path: Path) -> None:
+    """A damaged record is none."""
+    folder = str(tmp_path / "saved")
+    assert read_began(folder) is None
+    write_began(folder, Began(4, 3, 20))
+    assert Began(4, 3, 20) == read_began(folder)
+    (tmp_path / "saved" / "began.json").write_bytes(b"{")
+    assert read_began(folder) is None
