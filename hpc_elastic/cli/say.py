@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from hpc_elastic.ids import ExitCode
@@ -44,11 +45,17 @@ def fitting(text: str, first: str, others: str) -> list[str]:
 
 
 def say_in_colour(text: str, colour: str | None, *, bold: bool = False) -> None:
-    """Print lines for people in a colour, where stdout is a terminal."""
+    """Print lines for people in a colour, where stdout is a terminal and NO_COLOR is not set."""
     shown = visible_lines(text)
-    if colour is not None and sys.stdout.isatty():
-        shown = f"\x1b[{_COLOURS[colour]}m{_BOLD if bold else ''}{shown}\x1b[0m"
-    _write(shown + "\n")
+    _write((in_colour(shown, colour, bold=bold) if sys.stdout.isatty() else shown) + "\n")
+
+
+def in_colour(text: str, colour: str | None, *, bold: bool = False) -> str:
+    """Return a text with the escapes of a colour; unchanged if NO_COLOR is set."""
+    start = f"\x1b[{_COLOURS[colour]}m" if colour is not None else ""
+    start += _BOLD if bold else ""
+    is_plain = not start or os.environ.get("NO_COLOR")  # noqa: TID251 - the user's choice for all programs
+    return text if is_plain else f"{start}{text}\x1b[0m"
 
 
 def hand_out(text: str) -> None:

@@ -126,10 +126,15 @@ def read_records(paths: RunPaths) -> list[Record]:
         StoreError: the run directory cannot be read.
         RendezvousStateError: a record is damaged, or was removed.
     """
-    store = SharedDirStore(paths.root)
-    records = [_parse(store, number, data) for number, data in store.read_after(LOG, 0)]
-    _check_whole(store, len(records))
+    records = read_newer(paths, 0)
+    _check_whole(SharedDirStore(paths.root), len(records))
     return records
+
+
+def read_newer(paths: RunPaths, last: int) -> list[Record]:
+    """Return the records after a number, oldest first; raises as `read_records` does."""
+    store = SharedDirStore(paths.root)
+    return [_parse(store, number, data) for number, data in store.read_after(LOG, last)]
 
 
 def _check_whole(store: Store, last: int) -> None:

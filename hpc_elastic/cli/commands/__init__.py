@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, Home] = {
     "render": Home("submitting.render", _START, takes_job=True),
     "adopt": Home("submitting.adopt", _START),
     "status": Home("looking.status", _LOOK_AFTER),
+    "watch": Home("looking.watch", _LOOK_AFTER),
     "explain": Home("looking.explain", _LOOK_AFTER),
     "report": Home("looking.report", _LOOK_AFTER),
     "timeline": Home("looking.status", _LOOK_AFTER),

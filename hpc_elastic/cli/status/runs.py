@@ -64,6 +64,16 @@ class RunRow(NamedTuple):
     paths: RunPaths
     phase: str = ""  # empty: it cannot be read
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended, or cannot be read."""
+        return not self.phase or RunPhase(self.phase).is_final
+
+
+def run_rows(folder: str) -> list[RunRow]:
+    """Return the runs of a folder, the one that changed last first; asks no Slurm."""
+    return _rows(folder, look_into(folder).runs)
+
 
 def _rows(folder: str, names: Iterable[str]) -> list[RunRow]:
     rows = (_row(RunPaths(os.path.join(folder, name))) for name in names)

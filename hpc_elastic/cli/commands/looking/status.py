@@ -83,9 +83,14 @@ def ask_status(run: RunFiles) -> tuple[SlurmAnswer, RunStatus]:
     return asked, status_of(RunView.of(run, asked.job, silent_s))
 
 
+def colour_of(phase: RunPhase) -> str:
+    """Return the colour of a state."""
+    return "green" if phase in _GOOD else "red" if phase in _BAD else "yellow"
+
+
 def _say_headline(run: RunFiles, where: RunStatus) -> None:
-    is_bad = where.phase in _BAD and not (run.is_torchruns and where.phase is RunPhase.GONE)
-    colour = "green" if where.phase in _GOOD else "red" if is_bad else "yellow"
+    is_left = run.is_torchruns and where.phase is RunPhase.GONE
+    colour = "yellow" if is_left else colour_of(where.phase)
     headline = "\n".join(fitting(visible(f"{run.name}: {where.text}"), "", "  "))
     say_in_colour(headline, colour, bold=True)
 

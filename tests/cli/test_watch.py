@@ -1,0 +1,210 @@
+"""The screen of ``watch``: its lines, what it sends to a terminal, and what it prints elsewhere."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.cli import app
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.journal import Decision, RoundFormed, RunEnded
+from hpc_elastic.record.member_names import MemberName, Phase, steps_text
+from hpc_elastic.report.watch_screen import NodeRow, Pacer, ScreenFacts, screen_lines
+from tests.cli.recorded_runs import EPOCH, MEMBERS, STARTED, paths, preempted, write
+
+__all__ = ["paths"]
+
+END = "Ctrl-C ends this screen; the run goes on"
+
+
+def screen(nodes: tuple[NodeRow, ...], width: int = 80, height: int = 24) -> list[str]:
+    """Return the lines of a screen of some nodes, as texts."""
+    facts = ScreenFacts("toy: running", "green", ("step 7",), nodes, ("10:00:00 started",))
+    return [line.text for line in screen_lines(facts, width, height)]
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 12), (200, 60), (1, 1)])
+def test_a_screen_of_512_nodes_fits(width: int, height: int) -> None:
+    """Whatever the size of the terminal, no line is longer and there are no more lines."""
+    lines = screen(tuple(NodeRow(f"n{i}", 8 * i, "running", (7,) * 8) for i in range(512)), width, height)
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+
+
+def test_noteworthy_nodes_come_first_where_there_is_no_room_for_all() -> None:
+    """Slow, silent and lost nodes are named; the others share the last line of the table."""
+    nodes = [NodeRow(f"n{i}", 2 * i, "running", (100 + i % 2, 101)) for i in range(512)]
+    nodes[300] = nodes[300]._replace(is_slow=True)
+    nodes[400] = nodes[400]._replace(silent_s=75.0)
+    nodes[500] = NodeRow("n500", None, "lost", is_well=False)
+    lines = screen(tuple(nodes))
+    first = lines.index(next(line for line in lines if line.startswith("node "))) + 1
+    assert ["n300", "n400", "n500"] == [line.split()[0] for line in lines[first : first + 3]]
+    assert "silent for 1 min 15 s" in lines[first + 1]
+    assert "running, slow" in lines[first]
+    rest = next(line for line in lines if line.startswith("and "))
+    assert re.fullmatch(r"and \d+ nodes more: running, step 100 to 101", rest)
+    assert END == lines[-1]
+
+
+def test_each_rank_of_a_node_is_shown() -> None:
+    """How far each rank is ahead of the slowest one of its node, or that it has done no step."""
+    (line,) = [line for line in screen((NodeRow("n1", 8, "running", (41, 40, None)),)) if "n1" in line]
+    assert ["n1", "8-10", "running", "10_"] == line.split()
+
+
+def test_a_node_that_is_behind_most_of_the_time_is_slow() -> None:
+    """A node whose heartbeat is a second older than that of the others is not."""
+    pacer = Pacer()
+    for look in range(30):
+        pacer.note(2.0 * look, {"a": 20 * look, "b": 20 * look - 10, "c": max(20 * look - 25, 0)})
+    assert {"c"} == pacer.slow()
+    assert 10.0 == pacer.rate("a")
+    pacer.note(60.0, {"a": 3, "b": 3, "c": 3})
+    assert (frozenset(), None) == (pacer.slow(), pacer.rate("a"))
+
+
+def beat(paths: RunPaths, counter: int, *steps: int) -> None:
+    """Write the heartbeat of both nodes."""
+    for old in Path(paths.members).iterdir():
+        old.unlink()
+    for member in MEMBERS:
+        name = MemberName(member.node_id, EPOCH, Phase.RUNNING, 1, counter, 2, steps_text(steps))
+        (Path(paths.members) / name.text()).touch()
+
+
+class Screen:
+    """A command on a terminal of 24 lines.
+
+    Args:
+        words: of the command.
+        environ: more variables.
+    """
+
+    def __init__(self, words: list[str], environ: dict[str, str]) -> None:
+        self._leader, follower = pty.openpty()
+        self.resize(80, 24)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _ON_TERMINAL, *words],
+            stdin=follower,
+            stdout=follower,
+            stderr=follower,
+            start_new_session=True,
+            env={**os.environ, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path), **environ},
+        )
+        os.close(follower)
+        self.data = ""
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Give the terminal another size; the kernel tells the command."""
+        fcntl.ioctl(self._leader, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def until(self, text: str) -> str:
+        """Read until a text has come, and return what was read."""
+        read = ""
+        while text not in read:
+            read += os.read(self._leader, 65536).decode()
+        self.data += read
+        return read
+
+    def end(self) -> int:
+        """Type Ctrl-C and return the exit code."""
+        os.write(self._leader, b"\x03")
+        self.until("\x1b[?1049l")
+        try:
+            return self._process.wait(timeout=50)
+        finally:
+            os.close(self._leader)
+
+
+_ON_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from hpc_elastic.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@contextmanager
+def watching(*words: str, **environ: str) -> Iterator[Screen]:
+    """Watch on a terminal; Ctrl-C ends it with code 0, no traceback, and the terminal as it was."""
+    shown = Screen(["watch", *words], environ)
+    yield shown
+    assert 0 == shown.end()
+    assert "Traceback" not in shown.data
+    assert shown.data.rstrip().endswith("\x1b[?25h\x1b[?1049l")
+
+
+def test_only_lines_that_change_are_sent_again(paths: RunPaths) -> None:
+    """A second look sends the two lines of the nodes, in less bytes than one line of the terminal each."""
+    write(paths, (0.0, STARTED), (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)))
+    beat(paths, 1, 40, 41)
+    with watching(paths.root, "--every", "1") as shown:
+        first = shown.until(END)
+        assert "n1    0-1    running  40    01" in first
+        beat(paths, 2, 42, 42)
+        again = shown.until("n2    2-3    running  42    00")
+        assert "toy:" not in again
+        assert len(again) < 2 * 80
+
+
+def test_another_size_draws_the_screen_anew(paths: RunPaths) -> None:
+    """A terminal that gets smaller has shorter lines at once, without waiting for the next look."""
+    write(paths, (0.0, STARTED), (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)))
+    with watching(paths.root, "--every", "3600") as shown:
+        shown.until(END)
+        shown.resize(30, 24)
+        assert "\x1b[2J" in shown.until("Ctrl-C ends this screen; the ~")
+
+
+def test_no_color_sends_no_colour(paths: RunPaths) -> None:
+    """With NO_COLOR the screen has moves of the cursor, and no colours."""
+    write(paths, (0.0, STARTED))
+    with watching(paths.root) as coloured:
+        coloured.until(END)
+    with watching(paths.root, NO_COLOR="1") as plain:
+        plain.until(END)
+    assert re.search(r"\x1b\[[0-9;]*m", coloured.data)
+    assert not re.search(r"\x1b\[[0-9;]*m", plain.data)
+
+
+def test_the_newest_lines_of_a_rank_are_shown(paths: RunPaths) -> None:
+    """With --rank the end of its log in the newest round is below the events."""
+    write(paths, (0.0, STARTED), (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)))
+    log = Path(paths.attempt_logs(1)) / "3" / "stdout.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("".join(f"loss {number}\n" for number in range(1000)))
+    with watching(paths.root, "--rank", "3") as shown:
+        text = shown.until(END)
+    assert "rank 3 in round 1:" in text
+    assert "loss 999" in text
+    assert "loss 900" not in text
+
+
+def test_all_runs_of_a_folder_have_a_line(paths: RunPaths) -> None:
+    """A folder in place of a run shows each run with its state."""
+    write(paths, (0.0, STARTED), (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)))
+    with watching(os.path.dirname(paths.root)) as shown:
+        text = shown.until("the runs go on")
+    assert "1 run below" in text
+    assert "toy-1  requeued" in text
+
+
+def test_without_a_terminal_the_status_is_printed(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """As often as asked, until the run has ended; without any escape."""
+    write(paths, *preempted(0), (720.0, RunEnded(Decision.DONE, 0, "", None)))
+    assert 0 == app.run(["watch", paths.root])
+    out = capfd.readouterr().out
+    assert re.match(r"--- \d\d:\d\d:\d\d\ntoy: done", out)
+    assert "\x1b" not in out
