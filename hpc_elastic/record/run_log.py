@@ -138,7 +138,7 @@ def read_newer(paths: RunPaths, last: int) -> list[Record]:
 
 
 def _check_whole(store: Store, last: int) -> None:
-    """Refuse a journal with a gap: what follows it would be taken for never written, and be written anew.
+    """Refuse a journal with a gap: a new record would take the number of the one that was removed.
 
     Args:
         store: the store of the run.

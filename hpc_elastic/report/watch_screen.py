@@ -13,7 +13,7 @@ _LEAST_NODES, _MOST_EVENTS, _MOST_LOG = 3, 5, 8  # lines
 _SEEN_S = 10.0  # less is not worth a word: agents beat every second by default
 
 
-class NodeRow(NamedTuple):
+class WatchedNode(NamedTuple):
     """A node on the screen."""
 
     node: str
@@ -43,7 +43,7 @@ class ScreenFacts(NamedTuple):
     headline: str
     colour: str  # of the headline
     summary: tuple[str, ...]
-    nodes: tuple[NodeRow, ...]
+    nodes: tuple[WatchedNode, ...]
     events: tuple[str, ...]  # the newest last
     log_title: str = ""  # empty: no log is shown
     log: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ def cut(line: ScreenLine, width: int) -> ScreenLine:
 _HEAD = ("node", "ranks", "state", "step", "ahead", "rate")
 
 
-def _node_lines(nodes: Sequence[NodeRow], room: int) -> list[ScreenLine]:
+def _node_lines(nodes: Sequence[WatchedNode], room: int) -> list[ScreenLine]:
     """Return the table of nodes; those without a finding share a line where the room is too small."""
     if not nodes:
         return []
@@ -112,7 +112,7 @@ def _node_lines(nodes: Sequence[NodeRow], room: int) -> list[ScreenLine]:
     return [*lines, ScreenLine(rest)] if rest else lines
 
 
-def _colour(row: NodeRow) -> str | None:
+def _colour(row: WatchedNode) -> str | None:
     if not row.is_well or row.silent_s >= _SEEN_S:
         return "red"
     return "yellow" if row.is_slow else None
@@ -122,7 +122,7 @@ def _joined(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(map(str.ljust, cells, widths)).rstrip()
 
 
-def _cells(row: NodeRow) -> tuple[str, ...]:
+def _cells(row: WatchedNode) -> tuple[str, ...]:
     ranks = ""
     if row.first_rank is not None and row.steps:
         last = row.first_rank + len(row.steps) - 1
@@ -135,7 +135,7 @@ def _cells(row: NodeRow) -> tuple[str, ...]:
     return row.node, ranks, state, "" if row.step is None else str(row.step), ahead, rate
 
 
-def nodes_text(rows: Sequence[NodeRow]) -> str:
+def nodes_text(rows: Sequence[WatchedNode]) -> str:
     """Return rows that are not shown as one line; empty without any."""
     if not rows:
         return ""
@@ -194,7 +194,7 @@ def _has_gone_back(before: dict[str, int], steps: dict[str, int]) -> bool:
 
 
 def _behind(steps: dict[str, int], beat_steps: float) -> list[str]:
-    """Return the few nodes that are behind the first one; nobody if they are many."""
+    """Return the few nodes that are behind the first one; empty if they are many."""
     first = max(steps.values(), default=0)
     last = [node for node, step in steps.items() if first - step > beat_steps]
     return last if len(last) <= max(1, _PART * len(steps)) else []

@@ -20,7 +20,7 @@ from hpc_elastic.cli import app
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision, RoundFormed, RunEnded
 from hpc_elastic.record.member_names import MemberName, Phase, steps_text
-from hpc_elastic.report.watch_screen import NodeRow, Pacer, ScreenFacts, screen_lines
+from hpc_elastic.report.watch_screen import Pacer, ScreenFacts, WatchedNode, screen_lines
 from tests.cli.recorded_runs import EPOCH, MEMBERS, STARTED, paths, preempted, write
 
 __all__ = ["paths"]
@@ -28,7 +28,7 @@ __all__ = ["paths"]
 END = "Ctrl-C ends this screen; the run goes on"
 
 
-def screen(nodes: tuple[NodeRow, ...], width: int = 80, height: int = 24) -> list[str]:
+def screen(nodes: tuple[WatchedNode, ...], width: int = 80, height: int = 24) -> list[str]:
     """Return the lines of a screen of some nodes, as texts."""
     facts = ScreenFacts("toy: running", "green", ("step 7",), nodes, ("10:00:00 started",))
     return [line.text for line in screen_lines(facts, width, height)]
@@ -37,17 +37,17 @@ def screen(nodes: tuple[NodeRow, ...], width: int = 80, height: int = 24) -> lis
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 12), (200, 60), (1, 1)])
 def test_a_screen_of_512_nodes_fits(width: int, height: int) -> None:
     """Whatever the size of the terminal, no line is longer and there are no more lines."""
-    lines = screen(tuple(NodeRow(f"n{i}", 8 * i, "running", (7,) * 8) for i in range(512)), width, height)
+    lines = screen(tuple(WatchedNode(f"n{i}", 8 * i, "running", (7,) * 8) for i in range(512)), width, height)
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
 
 
 def test_noteworthy_nodes_come_first_where_there_is_no_room_for_all() -> None:
     """Slow, silent and lost nodes are named; the others share the last line of the table."""
-    nodes = [NodeRow(f"n{i}", 2 * i, "running", (100 + i % 2, 101)) for i in range(512)]
+    nodes = [WatchedNode(f"n{i}", 2 * i, "running", (100 + i % 2, 101)) for i in range(512)]
     nodes[300] = nodes[300]._replace(is_slow=True)
     nodes[400] = nodes[400]._replace(silent_s=75.0)
-    nodes[500] = NodeRow("n500", None, "lost", is_well=False)
+    nodes[500] = WatchedNode("n500", None, "lost", is_well=False)
     lines = screen(tuple(nodes))
     first = lines.index(next(line for line in lines if line.startswith("node "))) + 1
     assert ["n300", "n400", "n500"] == [line.split()[0] for line in lines[first : first + 3]]
@@ -60,7 +60,7 @@ def test_noteworthy_nodes_come_first_where_there_is_no_room_for_all() -> None:
 
 def test_each_rank_of_a_node_is_shown() -> None:
     """How far each rank is ahead of the slowest one of its node, or that it has done no step."""
-    (line,) = [line for line in screen((NodeRow("n1", 8, "running", (41, 40, None)),)) if "n1" in line]
+    (line,) = [line for line in screen((WatchedNode("n1", 8, "running", (41, 40, None)),)) if "n1" in line]
     assert ["n1", "8-10", "running", "10_"] == line.split()
 
 

@@ -27,7 +27,7 @@ from hpc_elastic.report.log_files import WantedLogs
 from hpc_elastic.report.run_status import RunStatus, RunView, status_of
 from hpc_elastic.report.timeline import span_text
 from hpc_elastic.report.timeline import timeline as moments_of
-from hpc_elastic.report.watch_screen import NodeRow, Pacer, ScreenFacts, ScreenLine, cut, screen_lines
+from hpc_elastic.report.watch_screen import Pacer, ScreenFacts, ScreenLine, WatchedNode, cut, screen_lines
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.job_standing import JobFacts
 from hpc_elastic.slurm.run_jobs.run_files import ask_job, read_run
@@ -200,7 +200,7 @@ class _Watched:
         cost_s = self._clock.monotonic() - now
         self._account_at = now + max(_ACCOUNT_S, cost_s / _ACCOUNT_SHARE)
 
-    def _rows(self, now: float) -> tuple[NodeRow, ...]:
+    def _rows(self, now: float) -> tuple[WatchedNode, ...]:
         state = self._run.state
         formed = state.running
         first, ranks = 0, {}
@@ -212,7 +212,7 @@ class _Watched:
         self._pacer.note(now, {one: step for one, step in steps.items() if step is not None})
         slow = self._pacer.slow()
         rows = [
-            NodeRow(
+            WatchedNode(
                 seen.name.node,
                 ranks.get(one, (None, 0))[0],
                 self._state_of(seen.name),
@@ -228,7 +228,7 @@ class _Watched:
         order = sorted(zip(names, rows, strict=True), key=lambda pair: place.get(pair[0], len(place)))
         there = {row.node for row in rows}
         absent = [node for node in state.expected if node not in there and state.ending is None]
-        gone = [NodeRow(node, None, "not here", is_well=False) for node in absent]
+        gone = [WatchedNode(node, None, "not here", is_well=False) for node in absent]
         return (*(row for _, row in order), *gone)
 
     def _state_of(self, name: MemberName) -> str:
