@@ -96,6 +96,8 @@ def test_a_second_observer_is_waited_for_a_bounded_time() -> None:
     known = known._replace(roster={**known.roster, **fresh})
     assert [] == lost(known, 11.9)
     assert ["n2"] == lost(known, 12.0)
+    slower = known._replace(heartbeat_interval=1.5)
+    assert ([], ["n2"]) == (lost(slower, 12.9), lost(slower, 13.0))
 
 
 def test_of_two_the_other_is_given_up_at_once() -> None:
@@ -184,6 +186,10 @@ def test_who_is_long_lost() -> None:
     assert frozenset() == liveness.long_lost(members, after(start()), 99.0, LEASE)
     back = after(start(), formed(1), loss(1, "n3"), formed(2, ("n1", "n2", "n3")))
     assert frozenset() == liveness.long_lost(members, back, 99.0, LEASE)
+    ended = after(start(), formed(1), loss(1, "n3"))
+    assert frozenset() == liveness.long_lost(members, ended, 99.0, LEASE)
+    heard = roster(running("n3", 98))
+    assert frozenset() == liveness.long_lost(heard, state, 99.0, LEASE)
 
 
 # A stalled file system
@@ -302,3 +308,5 @@ def test_the_next_expiry_is_that_of_a_living_peer() -> None:
     assert float("inf") == liveness.next_expiry(known, 12.0)
     unseen = known._replace(members=(*known.members, node_id("n5")))
     assert 12.0 == liveness.next_expiry(unseen, 10.0)
+    own = view(running("n1", 0), running("n2", 1))
+    assert 5.0 == liveness.next_expiry(own, 3.0)

@@ -212,3 +212,22 @@ def test_a_new_round_weighs_anew(tmp_path: Path) -> None:
     agent.hears(signal.SIGUSR2)
     assert not agent.signalled.asks_to_leave
     assert 2 == len(agent.asked)
+
+
+def test_a_second_warning_while_the_first_is_weighed_gives_no_more_time(tmp_path: Path) -> None:
+    """Slurm has as long to answer as from the first one on."""
+    agent = warned(tmp_path)
+    agent.clock.advance(WEIGH_S - 1)
+    agent.hears(signal.SIGUSR2)
+    assert not agent.signalled.asks_to_leave
+    agent.clock.advance(1)
+    agent.signalled.note()
+    assert agent.signalled.asks_to_leave
+    assert 90.0 - WEIGH_S == agent.left_s
+
+
+def test_who_has_not_asked_waits_for_its_turn(tmp_path: Path) -> None:
+    """That nothing is being asked here says nothing of the warning."""
+    agent = Agent(tmp_path, is_second=True)
+    agent.hears(signal.SIGUSR2)
+    assert (False, []) == (agent.signalled.asks_to_leave, agent.asked)

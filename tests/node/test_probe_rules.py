@@ -9,12 +9,14 @@ import pytest
 from hpc_elastic.node.probe.rules import (
     GIB,
     Disk,
+    Gpu,
     Measured,
     NodeFinding,
     ProbeOptions,
     judge,
     judge_command,
     judge_gpus,
+    mine,
     size_text,
 )
 
@@ -164,17 +166,22 @@ TWO = "0, GPU-aaaa, 0\n1, GPU-bbbb, {}\n"
     [
         (0, TWO.format("0"), ""),
         (0, TWO.format("[N/A]"), ""),  # memory without error correction
+        (0, f"a warning of the driver\n{TWO.format('0, more')}", ""),
+        (0, TWO.format("1"), "GPU 1 (GPU-bbbb): 1 uncorrectable memory errors, 0 needed"),
         (0, TWO.format("3"), "GPU 1 (GPU-bbbb): 3 uncorrectable memory errors, 0 needed"),
         (0, TWO.format("[GPU is lost]"), "GPU 1 (GPU-bbbb) does not answer"),
         (0, "0, GPU-aaaa, 0\n", "nvidia-smi lists 1, 2 needed"),
         (9, "NVIDIA-SMI has failed because it could not talk to the driver", "exit code 9: NVIDIA-SMI has"),
+        (9, "a warning\nno driver", "exit code 9: no driver"),
         (15, "", "exit code 15: it said nothing"),
     ],
 )
 def test_what_the_driver_says_of_gpus(code: int, output: str, words: str) -> None:
     """Missing, lost and damaged GPUs, and a driver that does not answer, keep a node out."""
     found = SOUND._replace(gpus_promised=2, gpus_visible="0,1")
-    texts = [finding.text for finding in judge_gpus(code, output, found)]
+    findings = judge_gpus(code, output, found)
+    assert all(finding.is_fatal for finding in findings)
+    texts = [finding.text for finding in findings]
     assert (1 if words else 0) == len(texts)
     assert words in "".join(texts)
 
@@ -186,6 +193,17 @@ def test_the_damaged_gpu_of_another_job_is_no_matter() -> None:
     assert () == judge_gpus(0, bad, found._replace(gpus_visible="0"))
     assert () == judge_gpus(0, bad, found._replace(gpus_visible="GPU-aa"))
     assert judge_gpus(0, bad, found._replace(gpus_visible="1"))
+    assert judge_gpus(0, bad, found._replace(gpus_promised=None, gpus_visible=None))
+
+
+@pytest.mark.parametrize(
+    ("visible", "numbers"),
+    [("1", "1"), ("1,", "1"), ("0,2", "02"), ("GPU-b,0", "01"), ("", "012"), ("7", "012"), (",", "012")],
+)
+def test_a_list_names_the_gpus_of_a_job(visible: str, numbers: str) -> None:
+    """One that names none of them says nothing."""
+    gpus = [Gpu(number, f"GPU-{letter}", "0") for number, letter in zip("012", "abc", strict=True)]
+    assert numbers == "".join(gpu.number for gpu in mine(gpus, visible))
 
 
 @pytest.mark.parametrize(

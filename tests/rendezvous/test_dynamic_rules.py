@@ -301,3 +301,31 @@ def test_keeping_alive_advances_the_own_counter_by_one() -> None:
     state = rules.apply(NodeAction.KEEP_ALIVE, view(FULL))
     assert {**FULL.beats, N1: FULL.beats[N1] + 1} == state.beats
     assert 1 == rules.apply(NodeAction.KEEP_ALIVE, view(FULL, N4)).beats[N4]
+
+
+def test_nobody_leaves_a_rendezvous_that_is_closed() -> None:
+    """There is no round that would miss it, and nobody waits in it."""
+    closed = beside(running(N1, N2), waiting=(N3,))._replace(closed=True)
+    assert NodeAction.FINISH is rules.leave(view(closed), FOREVER)
+    assert 0 == rules.nodes_waiting(closed, N1, 0)
+
+
+def test_a_counter_is_due_at_its_time() -> None:
+    """Not a moment later."""
+    known = view(running(N1, N2))
+    due = known.beat_at + rules._DUE * LIMITS.interval
+    assert rules.is_beat_due(known._replace(now=due))
+    assert not rules.is_beat_due(known._replace(now=due - 0.01))
+
+
+def test_who_goes_before_a_round_is_complete_leaves_none() -> None:
+    """The members of the round before are no longer together."""
+    state = gathering(N1, N2)._replace(members=(N1, N2))
+    assert frozenset() == rules.without(state, {N1}, went=True).left
+    assert frozenset({N1}) == rules.without(running(N1, N2), {N1}, went=True).left
+
+
+def test_who_was_in_a_round_that_forms_again_has_to_meet_the_others() -> None:
+    """Though it is among those that gather."""
+    assert 1 == rules.nodes_waiting(gathering(N1, N2, number=3), N1, 3)
+    assert 0 == rules.nodes_waiting(running(N1, N2, number=3), N1, 3)

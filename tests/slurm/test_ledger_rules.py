@@ -52,6 +52,13 @@ def test_a_nodes_score(events: list[NodeEvent], score: float, is_suspect: bool) 
     assert pytest.approx(score, abs=1e-3) == one.score
 
 
+@pytest.mark.parametrize("days_ago", [0.0, -1.0])
+def test_a_node_that_was_lost_just_now_is_suspect_for_a_half_life(days_ago: float) -> None:
+    """An event that is still to come, by a clock that goes ahead, counts as of now."""
+    (one,) = standings([event(Fault.NODE_LOSS, days_ago)], NOW)
+    assert (1.0, NOW + DAY) == (one.score, one.until)
+
+
 def test_the_worst_comes_first_with_its_newest_event() -> None:
     """Nodes of the same score are in their natural order."""
     found = standings(

@@ -251,7 +251,7 @@ def without(state: DynamicState, gone: Collection[NodeDesc], *, went: bool = Fal
     """
     left = state.left.union(set(gone) & set(state.members)) if went and state.complete else state.left
     participants = {node: place for node, place in state.participants.items() if node not in gone}
-    over = state.complete and bool(state.participants) and not participants
+    over = state.complete and not participants
     return state._replace(
         participants=participants,
         wait_list=state.wait_list.difference(gone),
@@ -308,7 +308,9 @@ def nodes_waiting(state: DynamicState, me: NodeDesc, joined: int | None) -> int:
         The length of the wait list. If no node waits but the round of this node is over, or members of
         it have vanished, or it was given up itself: 1, since the nodes have to meet again.
     """
-    if state.closed or state.wait_list or joined is None:
-        return 0 if state.closed else len(state.wait_list)
+    if state.closed:
+        return 0
+    if state.wait_list or joined is None:
+        return len(state.wait_list)
     in_it = state.complete and state.round == joined and me in state.participants
     return int(not in_it or bool(state.lost))
