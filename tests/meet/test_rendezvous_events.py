@@ -16,8 +16,8 @@ import pytest
 from hpc_elastic import events
 from hpc_elastic.errors import RendezvousClosedError
 from hpc_elastic.rendezvous import RendezvousHandler, RendezvousParameters, get_rendezvous_handler
-from hpc_elastic.rendezvous.dynamic.executor import MemoryRendezvousBackend
 from hpc_elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+from tests.rendezvous.memory_backend import MemoryRendezvousBackend
 from tests.rendezvous.nodes import join_all
 
 
@@ -90,13 +90,14 @@ def test_the_shared_directory_tells_the_same(kept: _Keep, tmp_path: Path) -> Non
 def test_who_asks_for_nothing_pays_nothing() -> None:
     """Without events of the rendezvous the module is not even loaded."""
     code = (
-        "import sys; from hpc_elastic.rendezvous.dynamic.executor import MemoryRendezvousBackend as B\n"
+        "import sys; from tests.rendezvous.memory_backend import MemoryRendezvousBackend as B\n"
         "from hpc_elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler as H\n"
         "handler = H.from_backend('r', None, B(), 1, 1, 'n'); handler.next_rendezvous(); handler.shutdown()\n"
         "print('hpc_elastic.events' in sys.modules)"
     )
-    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert "False\n" == said
+    words, here = [sys.executable, "-c", code], Path(__file__).parents[2]
+    done = subprocess.run(words, check=True, capture_output=True, text=True, cwd=here)
+    assert "False\n" == done.stdout
 
 
 LIKE_TORCH = """

@@ -13,7 +13,7 @@ from hpc_elastic.errors import RendezvousConnectionError, RendezvousStateError, 
 from hpc_elastic.rendezvous import RendezvousParameters
 from hpc_elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from hpc_elastic.rendezvous.c10d_rendezvous_backend import create_backend as create_c10d_backend
-from hpc_elastic.rendezvous.dynamic.executor import MemoryRendezvousBackend, RendezvousBackend
+from hpc_elastic.rendezvous.dynamic.executor import RendezvousBackend
 from hpc_elastic.rendezvous.shared_fs_backend import (
     KEPT_STATES,
     SharedFsRendezvousBackend,
@@ -22,6 +22,7 @@ from hpc_elastic.rendezvous.shared_fs_backend import (
 from hpc_elastic.store.kv.store import KeyValueStore
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.store.shared_dir import SharedDirStore
+from tests.rendezvous.memory_backend import MemoryRendezvousBackend
 
 MakeBackend = Callable[[], Any]
 

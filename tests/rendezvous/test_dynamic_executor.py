@@ -7,11 +7,12 @@ import pytest
 from hpc_elastic.errors import RendezvousTimeoutError
 from hpc_elastic.rendezvous.contact import ContactTurn
 from hpc_elastic.rendezvous.dynamic import rules
-from hpc_elastic.rendezvous.dynamic.executor import Executor, MemoryRendezvousBackend, StateHolder, Token
+from hpc_elastic.rendezvous.dynamic.executor import Executor, StateHolder, Token
 from hpc_elastic.rendezvous.dynamic.rules import NodeAction
 from hpc_elastic.rendezvous.dynamic.state import NodeDesc
 from hpc_elastic.testing.clock import FakeClock
 from tests.rendezvous.dynamic_build import LIMITS, N1, N2, N3
+from tests.rendezvous.memory_backend import MemoryRendezvousBackend
 
 
 class _Node:

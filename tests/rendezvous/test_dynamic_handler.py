@@ -19,7 +19,7 @@ from hpc_elastic.errors import (
     RendezvousTimeoutError,
 )
 from hpc_elastic.rendezvous import RendezvousParameters
-from hpc_elastic.rendezvous.dynamic.executor import MemoryRendezvousBackend, RendezvousBackend, Token
+from hpc_elastic.rendezvous.dynamic.executor import RendezvousBackend, Token
 from hpc_elastic.rendezvous.dynamic.rules import without
 from hpc_elastic.rendezvous.dynamic.state import NodeDesc
 from hpc_elastic.rendezvous.dynamic_rendezvous import (
@@ -31,6 +31,7 @@ from hpc_elastic.rendezvous.dynamic_rendezvous import (
 from hpc_elastic.rendezvous.shared_fs_backend import SharedFsRendezvousBackend
 from hpc_elastic.store.shared_dir import SharedDirStore
 from hpc_elastic.testing.waiting import wait_until
+from tests.rendezvous.memory_backend import MemoryRendezvousBackend
 from tests.rendezvous.nodes import Agent, Gate, Joining, ShiftedClock, agree, are_in_one_round, join_all
 
 INTERVAL_S = 0.1

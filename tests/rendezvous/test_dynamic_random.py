@@ -7,11 +7,12 @@ import random
 import pytest
 
 from hpc_elastic.rendezvous.dynamic import rules
-from hpc_elastic.rendezvous.dynamic.executor import MemoryRendezvousBackend, StateHolder
+from hpc_elastic.rendezvous.dynamic.executor import StateHolder
 from hpc_elastic.rendezvous.dynamic.rules import NodeAction, TimeLimits
 from hpc_elastic.rendezvous.dynamic.state import DynamicState
 from hpc_elastic.testing.clock import FakeClock
 from tests.rendezvous.dynamic_build import FOREVER, node
+from tests.rendezvous.memory_backend import MemoryRendezvousBackend
 
 LIMITS = TimeLimits(min_nodes=2, max_nodes=4, last_call=10.0, interval=5.0, lease=20.0)
 

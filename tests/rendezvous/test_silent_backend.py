@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from hpc_elastic.rendezvous.dynamic.executor import MemoryRendezvousBackend, Token
+from hpc_elastic.rendezvous.dynamic.executor import Token
 from hpc_elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousBackend
 from hpc_elastic.store.kv.store import KeyValueStore
 from hpc_elastic.store.memory import MemoryStore
+from tests.rendezvous.memory_backend import MemoryRendezvousBackend
 from tests.rendezvous.nodes import agree, join_all
 
 

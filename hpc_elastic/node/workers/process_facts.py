@@ -196,15 +196,15 @@ class _Group(NamedTuple):
 
 def read_memory() -> Memory | None:
     """Return the limits of this process and its workers; None where the kernel has none."""
-    group = _group(_read_text("/proc/self/cgroup"), _read_text("/proc/self/mountinfo"))
+    group = _group(_read("/proc/self/cgroup"), _read("/proc/self/mountinfo"))
     if group is None:
         return None
     events = "memory.events" if group.is_v2 else "memory.oom_control"
-    kills = parse_kills(_read_text(f"{group.mount}{group.path}/{events}"))
+    kills = parse_kills(_read(f"{group.mount}{group.path}/{events}"))
     limits = []
     path = group.path
     while True:
-        limits.append(parse_limit(_read_text(f"{group.mount}{path}/{_limit_file(group)}")))
+        limits.append(parse_limit(_read(f"{group.mount}{path}/{_limit_file(group)}")))
         if not path:
             break
         path = path.rpartition("/")[0]
@@ -214,14 +214,6 @@ def read_memory() -> Memory | None:
 
 def _limit_file(group: _Group) -> str:
     return "memory.max" if group.is_v2 else "memory.limit_in_bytes"
-
-
-def _read_text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
 
 
 def _group(groups: str, mounts: str) -> _Group | None:

@@ -26,8 +26,6 @@ from hpc_elastic.testing.fake_slurm.commands.options import (
 def scontrol(turn: Turn, call: Call) -> Answer:
     """Answer or change something."""
     flags, words = split(call.words, "M:clusters")
-    if "V" in flags or "version" in flags:
-        return Reply(f"slurm {turn.world.settings.full_version}\n")
     if not words:
         raise Refusal("scontrol: error: the fake Slurm has no prompt; give a command\n")
     verb, *rest = words
@@ -146,47 +144,27 @@ def _update_job(turn: Turn, job: Job, field: str, value: str) -> str:
         end_s = None if limit_s is None or job.start_s is None else job.start_s + limit_s
         turn.put(job._replace(request=request._replace(limit_s=limit_s), end_s=end_s, warned=False))
         return ""
-    changes: dict[str, Callable[[], object]] = {
-        "excnodelist": lambda: hostlist.expand(value),
-        "reqnodelist": lambda: hostlist.expand(value),
-        "requeue": lambda: value != "0",
-        "comment": lambda: value,
-        "name": lambda: value,
-        "jobname": lambda: value,
-        "partition": lambda: value,
-        "dependency": lambda: value,
-        "arraytaskthrottle": lambda: int(value),
-        "numnodes": lambda: options.nodes(value),
-    }
-    return _replace_field(turn, job, field, changes)
-
-
-_FIELDS = {
-    "excnodelist": "exclude",
-    "reqnodelist": "nodelist",
-    "requeue": "requeue",
-    "comment": "comment",
-    "name": "name",
-    "jobname": "name",
-    "partition": "partition",
-    "dependency": "dependency",
-    "arraytaskthrottle": "throttle",
-}
-
-
-def _replace_field(turn: Turn, job: Job, field: str, changes: Mapping[str, Callable[[], object]]) -> str:
-    if field not in changes:
+    if field not in _CHANGES:
         raise Refusal(f"Update of this parameter is not supported: {field}\nRequest aborted\n")
-    value = changes[field]()
-    if field == "numnodes" and isinstance(value, tuple):
-        changed = job.request._replace(min_nodes=value[0], max_nodes=value[1])
-    elif field == "excnodelist" and not _waits(job):
+    changed = request._replace(**_CHANGES[field](value))
+    if field == "excnodelist" and not _waits(job):
         return "Job is no longer pending execution"
-    else:
-        change: dict[str, Any] = {_FIELDS[field]: value}
-        changed = job.request._replace(**change)
     turn.put(job._replace(request=changed))
     return ""
+
+
+_CHANGES: Mapping[str, Callable[[str], dict[str, Any]]] = {
+    "excnodelist": lambda value: {"exclude": hostlist.expand(value)},
+    "reqnodelist": lambda value: {"nodelist": hostlist.expand(value)},
+    "requeue": lambda value: {"requeue": value != "0"},
+    "comment": lambda value: {"comment": value},
+    "name": lambda value: {"name": value},
+    "jobname": lambda value: {"name": value},
+    "partition": lambda value: {"partition": value},
+    "dependency": lambda value: {"dependency": value},
+    "arraytaskthrottle": lambda value: {"throttle": int(value)},
+    "numnodes": lambda value: dict(zip(("min_nodes", "max_nodes"), options.nodes(value), strict=True)),
+}
 
 
 def _waits(job: Job) -> bool:
@@ -226,8 +204,6 @@ def _update_nodes(turn: Turn, fields: Mapping[str, str]) -> Reply:
 def scancel(turn: Turn, call: Call) -> Answer:
     """End jobs or steps, or send them signals."""
     flags, words = split(call.words, "s:signal n:name u:user p:partition t:state M:clusters A:account")
-    if "V" in flags or "version" in flags:
-        return Reply(f"slurm {turn.world.settings.full_version}\n")
     number = options.warning(flags["signal"]).number if "signal" in flags else None
     errors = []
     for word in [part for text in words for part in text.split(",")] or _chosen(turn, flags):

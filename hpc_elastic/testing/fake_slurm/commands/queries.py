@@ -341,8 +341,6 @@ def squeue(turn: Turn, call: Call) -> Answer:
         "j:jobs u:user t:states o:format O:Format n:name p:partition w:nodelist S:sort M:clusters A:account"
     )
     flags, _ = split(call.words, wants)
-    if "V" in flags or "version" in flags:
-        return Reply(f"slurm {turn.world.settings.full_version}\n")
     if "json" in flags:
         raise Refusal("squeue: error: the fake Slurm has no --json\n")
     try:
@@ -413,8 +411,6 @@ def sacct(turn: Turn, call: Call) -> Answer:
         "j:jobs o:format u:user s:state S:starttime E:endtime r:partition M:clusters A:accounts N:nodelist"
     )
     flags, _ = split(call.words, wants)
-    if "V" in flags or "version" in flags:
-        return Reply(f"slurm {turn.world.settings.full_version}\n")
     duplicates, no_steps = bool({"D", "duplicates"} & set(flags)), bool({"X", "allocations"} & set(flags))
     jobs = [job for text in _all_values(call.words, "jobs") for job in _known(turn, text)]
     if "jobs" not in flags:
@@ -465,8 +461,6 @@ def sacctmgr(_turn: Turn, _call: Call) -> Answer:
 def sinfo(turn: Turn, call: Call) -> Answer:
     """List nodes."""
     flags, _ = split(call.words, "o:format p:partition n:nodes t:states O:Format S:sort M:clusters")
-    if "V" in flags or "version" in flags:
-        return Reply(f"slurm {turn.world.settings.full_version}\n")
     if "json" in flags:
         raise Refusal("sinfo: error: the fake Slurm has no --json\n")
     form = flags.get("format", SINFO_DEFAULT)

@@ -309,6 +309,8 @@ class Controller:
                 return self._srun(connection, call)
             if call.program == "sbatch":
                 return self.turn(lambda turn: submitting.sbatch(turn, call, _read_script))  # type: ignore[no-any-return]
+            if {"-V", "--version"}.intersection(call.words):
+                return Reply(f"slurm {self.world.settings.full_version}\n")
             command = _COMMANDS[call.program]
             return self.turn(lambda turn: command(turn, call))  # type: ignore[no-any-return]
         except Refusal as refusal:
