@@ -312,14 +312,14 @@ def command(argv: Sequence[str], dropped: Sequence[str] = ()) -> int:
 
 
 def _refused(error: Exception) -> int:
-    from hpc_elastic.ids import ExitCode  # noqa: PLC0415 - as above
+    from hpc_elastic.exit_codes import ExitCode  # noqa: PLC0415 - as above
 
     sys.stderr.write(f"error: {error}\n")
     return ExitCode.USAGE
 
 
 def _run_over_plugin(args: Namespace) -> int:
-    from hpc_elastic.ids import ExitCode  # noqa: PLC0415 - as above
+    from hpc_elastic.exit_codes import ExitCode  # noqa: PLC0415 - as above
     from hpc_elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415 - as above
     from hpc_elastic.multiprocessing.signals import SignalException  # noqa: PLC0415 - as above
 

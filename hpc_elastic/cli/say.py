@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.text import visible, visible_lines, wrapped
 
 _COLOURS = {"red": 31, "green": 32, "yellow": 33}

@@ -13,7 +13,7 @@ from hpc_elastic.cli import usage
 from hpc_elastic.cli.commands import COMMANDS, function_of
 from hpc_elastic.cli.parameters import Flag, Positional
 from hpc_elastic.cli.say import complain, say
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer shows only this one of its errors
 _BY_SCRIPTS = "Called by job scripts"

@@ -14,7 +14,7 @@ from hpc_elastic.errors import (
     RendezvousGracefulExitError,
     StoreError,
 )
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.multiprocessing.errors.failure import (
     ErrorReply,
     ProcessFailure,

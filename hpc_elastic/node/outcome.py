@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_elastic.errors import TakenOverError
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.node.spec import RunResult, WorkerState
 from hpc_elastic.record.journal import Cause, Decision
 from hpc_elastic.record.state import RunState

@@ -1,4 +1,7 @@
-"""End a group of processes and all they started, without ever blocking."""
+"""End a group of processes and all they started, without ever blocking.
+
+How long the workers of a node have before SIGKILL is decided in `hpc_elastic.node.stop_rules`.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.record.journal import (
     Cause,
     Decision,
@@ -46,8 +46,7 @@ from hpc_elastic.record.journal import (
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.state import NO_EPOCH, RunState, apply
 from hpc_elastic.record.why_left import EarlyNotice, asked_text, requeued_for, who_asked
-from hpc_elastic.report.causes_text import is_for_unfit, unfit_text, unsaved_text
-from hpc_elastic.report.exit_codes import code_text
+from hpc_elastic.report.causes_text import code_text, is_for_unfit, unfit_text, unsaved_text
 from hpc_elastic.text import count_text
 
 _MOST_NAMES = 8

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, RunDirError
-from hpc_elastic.ids import Env, ExitCode
+from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.ids import Env
 from hpc_elastic.meet.membership import claim_node_name
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous
 from hpc_elastic.meet.shared_run import SharedRun

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, TakenOverError
-from hpc_elastic.ids import Env, ExitCode
+from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision, RunEnded
 from hpc_elastic.record.run_log import RunLog

@@ -17,7 +17,7 @@ from hpc_elastic.cli.run import flags
 from hpc_elastic.errors import HpcElasticError, InputError, SlurmCommandError
 from hpc_elastic.record.journal import SetupFailure
 from hpc_elastic.report import queue_text
-from hpc_elastic.report.exit_codes import job_code_text
+from hpc_elastic.report.causes_text import job_code_text
 from hpc_elastic.report.log_files import srun_said
 from hpc_elastic.slurm.adopt import script, torchrun_line
 from hpc_elastic.slurm.client import answers, deadlines, hostlist, job_standing, parse

@@ -16,7 +16,7 @@ from hpc_elastic import events, timer
 from hpc_elastic.agent import LocalElasticAgent, RunResult, WorkerGroup, WorkerSpec, WorkerState
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError, RendezvousConnectionError
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.meet.interface import free_port
 from hpc_elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, Std
 from hpc_elastic.node.workers.stuck_in_kernel import UninterruptibleWatch

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.cli import app
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.record.journal import Cause, DrillBegan, DrillCalledOff, RoundEnded
 from hpc_elastic.record.run_log import read_records, read_state
 from hpc_elastic.slurm.drill import on_node

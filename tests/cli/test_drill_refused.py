@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.cli import app
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
     Decision,

@@ -16,7 +16,7 @@ from hpc_elastic.errors import (
     RendezvousTimeoutError,
     StoreError,
 )
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.launcher.failures import RecordedFailure, RunFailedError, error_of, run_failed
 from hpc_elastic.multiprocessing import SignalException
 from hpc_elastic.multiprocessing.errors import ChildFailedError, FailureRecord, ProcessFailure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpc_elastic import events, metrics
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.node.listeners.listeners import telemetry_maker
 from hpc_elastic.node.listeners.telemetry_hooks import ASSIGN_RANKS, RENDEZVOUS, START, Surroundings
 from hpc_elastic.node.loop import EventLoop

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.ids import Env, ExitCode
+from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.ids import Env
 from hpc_elastic.record.journal import (
     Cause,
     Drained,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.node.hangs.groups import Frame, RankLook
 from hpc_elastic.node.hangs.look import (
     Case,

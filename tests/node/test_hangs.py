@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.record.journal import Cause, HangSuspected, RoundEnded
 from tests.node.agents import QUICK as FAST_BEATS
 from tests.node.agents import Agents, MakeAgents, wait_for

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.setup.agent_setup import AgentTimes
 from hpc_elastic.node.stop_rules import DrainTimes

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.meet.interface import free_port
 from hpc_elastic.node.listeners.asked_for import base_env_for, services_for
 from hpc_elastic.node.listeners.node_services import NodeServices

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from hpc_elastic import metrics
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs
 from hpc_elastic.node.outcome import Outcome

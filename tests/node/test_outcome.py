@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import TakenOverError
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.multiprocessing.errors import FailureRecord
 from hpc_elastic.node.outcome import Outcome, out_of_touch, outcome_of, taken_over
 from hpc_elastic.node.spec import WorkerState

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.probe.probe import Probe, ProbedNode, ProbingAgent, count_files, measure, run_program
 from hpc_elastic.node.probe.rules import ProbeOptions, judge

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.record.journal import (
     Cause,
     Drained,

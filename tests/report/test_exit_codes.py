@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.report.exit_codes import code_text, job_code_text
+from hpc_elastic.report.causes_text import code_text, job_code_text
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.ids import Env, ExitCode
+from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.array_task import TaskStart, epoch_now
 from hpc_elastic.record.journal import (

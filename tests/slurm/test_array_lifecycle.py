@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.ids import CANCELLED_CODE, ExitCode
+from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.ids import CANCELLED_CODE
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import (
     Budget,

@@ -12,7 +12,7 @@ from tempfile import gettempdir
 
 import pytest
 
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Cause, Decision, Drained, Requeued, RoundFormed
 from hpc_elastic.record.run_log import read_records, read_state

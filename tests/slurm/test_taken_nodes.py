@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.record.journal import NodeTaken
 from hpc_elastic.record.run_log import read_records
 from hpc_elastic.record.state import RunState

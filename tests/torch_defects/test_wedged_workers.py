@@ -5,7 +5,7 @@ Elsewhere the launcher gives its workers up and ends with 0, and the job counts 
 
 from __future__ import annotations
 
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.record.journal import Decision
 from tests.node.agents import gone
 from tests.node.stuck import STUCK

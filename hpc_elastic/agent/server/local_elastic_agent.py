@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.agent.server.api import SimpleElasticAgent
 from hpc_elastic.agent.server.older_spellings import call_shutdown, logs_specs_of, start_method_of
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.metrics import prof
 from hpc_elastic.multiprocessing import LogsSpecs, PContext, ProcessFailure, RunProcsResult, start_processes
 from hpc_elastic.multiprocessing.errors.failure import explain

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hpc_elastic.account.account import Account
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import HpcElasticError
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import save_times
 from hpc_elastic.record.journal import Cause, Decision, Record
@@ -17,6 +17,7 @@ from hpc_elastic.record.member_names import TERMINAL, MemberName, parse_name
 from hpc_elastic.record.progress import BEGINNING, trained
 from hpc_elastic.record.state import RunState
 from hpc_elastic.report.causes_text import (
+    job_code_text,
     requeues_text,
     restarts_text,
     signals_of,
@@ -24,7 +25,6 @@ from hpc_elastic.report.causes_text import (
     tasks_text,
     used_text,
 )
-from hpc_elastic.report.exit_codes import job_code_text
 from hpc_elastic.report.explain.facts import advised_interval_s, is_running
 from hpc_elastic.report.explain.words import progress_facts
 from hpc_elastic.report.log_files import srun_said

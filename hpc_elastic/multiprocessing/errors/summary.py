@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from hpc_elastic.clock import date_text
 from hpc_elastic.errors import HpcElasticError
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.multiprocessing.errors.failure import ProcessFailure, signal_name
 from hpc_elastic.store.plain_file import open_plain
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpc_elastic.errors import InputError, RendezvousError
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.meet import rules
 from hpc_elastic.meet.shared_fs import NoRound, OutOfReach
 from hpc_elastic.meet.shared_run import SharedRun

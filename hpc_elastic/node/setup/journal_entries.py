@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import StoreError
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.node.decision import RestartBudgets, spent
 from hpc_elastic.node.setup.agent_log import AgentLog

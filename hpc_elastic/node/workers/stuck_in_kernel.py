@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from hpc_elastic.ids import Env, ExitCode
+from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.errors import FailureRecord, ProcessFailure
 from hpc_elastic.multiprocessing.errors.failure import explain
 from hpc_elastic.multiprocessing.errors.summary import read_tail

@@ -16,7 +16,7 @@ from hpc_elastic.errors import (
     StoreError,
     TakenOverError,
 )
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.record.array_task import epoch_now, is_newer
 from hpc_elastic.record.checkpoints import newest_step
 from hpc_elastic.record.journal import (

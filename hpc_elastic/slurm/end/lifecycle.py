@@ -36,7 +36,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hpc_elastic.ids import CANCELLED_CODE, ExitCode
+from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.ids import CANCELLED_CODE
 from hpc_elastic.record.journal import (
     Budget,
     Cause,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpc_elastic.errors import SlurmNotFoundError
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.slurm.client import answers
 from hpc_elastic.slurm.client.answers import UnclearAnswerError
 from hpc_elastic.slurm.client.commands import Slurm

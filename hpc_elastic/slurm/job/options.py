@@ -1,4 +1,7 @@
-"""The options of sbatch: which exist, which take a value, which this package must set itself. Pure."""
+"""The options of sbatch: which exist, which take a value, which this package must set itself. Pure.
+
+An option with a flag and a key of its own is a row of `hpc_elastic.settings.table`.
+"""
 
 from __future__ import annotations
 

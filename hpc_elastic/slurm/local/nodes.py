@@ -15,7 +15,8 @@ import tempfile
 from collections.abc import Mapping
 
 from hpc_elastic.clock import Clock, SystemClock, date_text
-from hpc_elastic.ids import CANCELLED_CODE, LOCAL_JOB, ExitCode
+from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.ids import CANCELLED_CODE, LOCAL_JOB
 from hpc_elastic.isolated.lookup import argv_here
 from hpc_elastic.processes.process import ChildProcess, ProcessSpec, spawn
 from hpc_elastic.processes.tail import MAX_LAG, Tail, TailLimits, sink_of, wait_writable

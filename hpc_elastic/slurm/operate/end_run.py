@@ -9,7 +9,8 @@ from enum import Enum, auto
 
 from hpc_elastic.clock import Clock, date_text
 from hpc_elastic.errors import InputError, SlurmCommandError, SlurmError, SlurmNotFoundError
-from hpc_elastic.ids import CANCELLED_CODE, LOGIN, ExitCode
+from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.ids import CANCELLED_CODE, LOGIN
 from hpc_elastic.meet.membership import RUN_ID
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (

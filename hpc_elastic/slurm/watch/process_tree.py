@@ -21,7 +21,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, NoReturn
 
-from hpc_elastic.ids import Env, ExitCode
+from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.ids import Env
 from hpc_elastic.processes.linux import descendants, open_pidfd, read_stat, set_process_name
 
 _PASSED_ON: Final = (

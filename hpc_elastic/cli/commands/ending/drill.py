@@ -27,7 +27,8 @@ from hpc_elastic.cli.run_argument import RunArgument, find_one_run
 from hpc_elastic.cli.say import say, say_in_colour
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, InputError
-from hpc_elastic.ids import LOGIN, ExitCode
+from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.ids import LOGIN
 from hpc_elastic.record.checkpoints import complete_marks, encode_name, parse_name
 from hpc_elastic.record.journal import DrillBegan, DrillCalledOff, Role
 from hpc_elastic.record.run_log import open_log, read_records

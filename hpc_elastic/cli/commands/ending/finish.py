@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from hpc_elastic.clock import SystemClock, clock_text
 from hpc_elastic.errors import HpcElasticError
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision, SetupFailure
 from hpc_elastic.record.state import RunState
