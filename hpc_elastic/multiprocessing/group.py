@@ -295,7 +295,7 @@ class ProcessGroup(PContext):
         return list(self._unkillable)
 
     def events(self) -> GroupEvents:
-        """Return what a loop waits for before its next look; copies new lines of logs as `pump_logs` does."""
+        """Return the events that a loop waits for next; copies new lines of logs as `pump_logs` does."""
         has_more_lines, is_console_full = self._copies.pump_and_look()
         due_at = self.next_deadline()
         return GroupEvents(

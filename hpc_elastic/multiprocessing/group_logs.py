@@ -31,7 +31,7 @@ Filters = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class GroupEvents(NamedTuple):
-    """What a loop waits for before it looks at a group again."""
+    """The events that a loop waits for before it looks at a group again."""
 
     fds: Sequence[int] = ()  # one becomes readable when something ends
     due_at: float = math.inf  # when a look is due even without an event, monotonic [s]

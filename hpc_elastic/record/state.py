@@ -96,7 +96,7 @@ class RunFields(NamedTuple):
 
 
 class RunState(RunFields):
-    """The state that all nodes agree on; what follows from its fields is found once."""
+    """The state that all nodes agree on; a conclusion from its fields is drawn once."""
 
     @cached_property
     def running(self) -> RoundFormed | None:
@@ -105,7 +105,7 @@ class RunState(RunFields):
 
     @cached_property
     def _wish(self) -> SizeWanted | None:
-        """What the user of this submission wants, if anything."""
+        """The wish of the user of this submission, if any."""
         size = self.size
         return size if size is not None and size.submission == self.epoch.submission else None
 

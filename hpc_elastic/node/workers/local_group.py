@@ -191,7 +191,7 @@ class LocalGroup:
         return self._context
 
     def events(self) -> GroupEvents:
-        """Return what is waited for before the next look; copies new lines of logs to the console."""
+        """Return the events to wait for before the next look; copies new lines of logs to the console."""
         return NO_EVENTS if self._gone else self.context.events()
 
     def exit_fds(self) -> list[int]:
