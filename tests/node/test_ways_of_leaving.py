@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import InputError, StoreTimeoutError
-from hpc_elastic.ids import ExitCode
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.meet import rules
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_fs import NoRound, OutOfReach
