@@ -306,3 +306,8 @@ def test_hangs_have_a_budget_of_their_own() -> None:
     assert Action.GIVE_UP == decide(known)
     crashed = after(start(), formed(1), crash(1))
     assert Action.REJOIN == decide(facts(crashed, Group.STOPPED, budgets=RestartBudgets(crash=1, hang=0)))
+
+
+def test_nobody_is_done_before_its_own_workers_are() -> None:
+    """Whatever the others' names say."""
+    assert Action.WAIT == decide(facts(RUNNING, Group.RUNNING, everyone_succeeded=True))

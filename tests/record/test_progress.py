@@ -21,7 +21,7 @@ from hpc_elastic.record.journal import (
     StopAgreed,
     Then,
 )
-from hpc_elastic.record.progress import BEGINNING
+from hpc_elastic.record.progress import BEGINNING, Progress
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.slurm.end.history import HOW, saves_text
 
@@ -206,3 +206,21 @@ def test_a_released_run_has_no_stops_in_vain() -> None:
     story = Story().start().round(None).pause(20, None)
     assert 1 == story.start().state.progress.stops
     assert 0 == story.held().start().state.progress.stops
+
+
+@pytest.mark.parametrize(
+    ("progress", "words"),
+    [
+        (Progress(), ""),
+        (Progress(silent=1), "each round may begin anew"),
+        (Progress(began=BEGINNING), "each start may begin anew"),
+        (Progress(newest=5, began=5, tells=True), "the last start has saved"),
+        (Progress(newest=5, began=4, tells=True, stops=1), "the round that had to stop last has saved"),
+        (Progress(newest=5, began=4, tells=True), ""),
+    ],
+)
+def test_what_is_said_of_saves(progress: Progress, words: str) -> None:
+    """Nothing, as long as nothing was in vain."""
+    text = saves_text(progress, BEGINNING, None)
+    assert words in text
+    assert bool(words) is bool(text)

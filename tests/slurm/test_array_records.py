@@ -58,6 +58,8 @@ HELD = stopped(FIRST, EPOCH, StopKind.HELD, "n1", "budget spent")
 def test_the_newest_goodbye_of_a_start_is_found() -> None:
     """Of its agent; those of other starts, and of batch scripts, are none."""
     assert left(FIRST, "again") == goodbye_of(records(left(FIRST), left(FIRST, "again"), IN_VAIN), FIRST)
+    plain = left(FIRST)._replace(node_id="n1.7")  # its agent is no task's
+    assert left(FIRST) == goodbye_of(records(left(FIRST), plain), FIRST)
     for entry in (left(SECOND), left(OTHER), GIVEN_UP, IN_VAIN, HELD, formed(FIRST)):
         assert goodbye_of(records(entry), FIRST) is None
 

@@ -20,6 +20,7 @@ from hpc_elastic.record.journal import (
     Requeued,
     RoundFormed,
     RunEnded,
+    SizeWanted,
     Then,
 )
 from hpc_elastic.record.state import RunState, fold
@@ -418,3 +419,36 @@ def test_a_run_that_is_held_waits_only_where_slurm_can_have_it_wait() -> None:
     ends = decide(held._replace(local=True), BUDGETS)
     assert isinstance(ends, Exit)
     assert (75, "the run is held: the budget is spent") == (ends.code, ends.why)
+
+
+def test_each_cause_has_its_budget_or_none() -> None:
+    """Without a limit, too."""
+    budgets = BUDGETS._replace(max_node_losses=3, max_preemptions=None)
+    found = [budgets.of(cause) for cause in (Cause.NODE_LOSS, Cause.PREEMPTION, Cause.CRASH)]
+    assert [(3, Budget.NODE_LOSSES), None, None] == found
+
+
+def test_what_slurm_does_not_tell_bars_no_requeue() -> None:
+    """It answers when it is asked for one."""
+    assert facts(job=None).may_requeue
+
+
+def test_an_array_is_throttled_only_where_a_size_is_wanted() -> None:
+    """Another array of the run has no bound of its own."""
+    task = facts(STARTED)._replace(is_task=True, job_id="7_1")
+    wanted = facts(STARTED, SizeWanted(0, 2, "scale"))._replace(is_task=True, job_id="7_1")
+    assert (False, True, False) == (
+        task.is_throttled,
+        wanted.is_throttled,
+        wanted._replace(job_id="8_1").is_throttled,
+    )
+
+
+def test_only_a_task_that_was_of_use_is_resubmitted() -> None:
+    """The starts of a job in vain have a bound of their own."""
+    budgets = BUDGETS._replace(resubmits=True)
+    job = facts(STARTED, in_vain=1)
+    assert job.may_resubmit(budgets)
+    assert not job._replace(is_task=True).may_resubmit(budgets)
+    assert job._replace(is_task=True, in_vain=0).may_resubmit(budgets)
+    assert not job._replace(has_script=False).may_resubmit(budgets)

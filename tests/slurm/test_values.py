@@ -28,7 +28,9 @@ def test_durations_are_read_in_seconds(written: object, seconds: float) -> None:
     assert seconds == parse_duration_s(written)
 
 
-@pytest.mark.parametrize("written", ["", "soon", "-3", -3, "1x", True, None, float("nan"), "3m2"], ids=repr)
+@pytest.mark.parametrize(
+    "written", ["", "soon", "-3", -3, -0.5, "1x", True, None, float("nan"), "3m2"], ids=repr
+)
 def test_what_is_no_duration_is_refused(written: object) -> None:
     """The message shows the value and the forms that can be read."""
     with pytest.raises(BadValueError, match="is not a duration") as caught:

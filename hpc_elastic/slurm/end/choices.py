@@ -42,13 +42,13 @@ class RequeueBudgets(NamedTuple):
 
     def of(self, cause: Cause) -> tuple[int, Budget] | None:
         """Return the budget of a cause and its name; None: the cause has none, or no limit."""
-        limit, budget = {
+        found = {
             Cause.NODE_LOSS: (self.max_node_losses, Budget.NODE_LOSSES),
             Cause.PREEMPTION: (self.max_preemptions, Budget.PREEMPTIONS),
             Cause.TIME_LIMIT: (self.max_time_limits, Budget.TIME_LIMITS),
             Cause.LAUNCH_FAILURE: (self.max_launch_failures, Budget.LAUNCH_FAILURES),
-        }.get(cause, (None, None))
-        return None if limit is None or budget is None else (limit, budget)
+        }.get(cause)
+        return None if found is None or found[0] is None else (found[0], found[1])
 
 
 def budgets_of(spec: Mapping[str, Any]) -> RequeueBudgets:

@@ -62,8 +62,8 @@ def with_words(failure: SetupFailure, log: str) -> SetupFailure:
         failure: as the job script tells it.
         log: the end of the log of the batch script.
     """
-    before, found, _ = log.rpartition(f"hpc_elastic: {failure.plain}")
-    lines = before.rstrip().splitlines()[-1:] if found else []
+    before, _, _ = log.rpartition(f"hpc_elastic: {failure.plain}")
+    lines = before.rstrip().splitlines()[-1:]  # none if the log tells nothing of it
     words = _BY_BASH.sub("", "".join(lines).strip())
     if "hpc_elastic" in words or _BY_SLURM.match(words):
         words = ""
@@ -178,18 +178,15 @@ def short_time_text(starts: Sequence[Trained], limit_s: float | None) -> str:
         starts: of the submission, the oldest first.
         limit_s: the time limit of the job [s]; None: it has none, or it is not known.
     """
+    if limit_s is None:
+        return ""
     short: list[float] = []
     for start in reversed(starts):
         seconds = start.seconds
-        if (
-            limit_s is None
-            or seconds is None
-            or start.cause is not Cause.TIME_LIMIT
-            or 2 * seconds >= limit_s
-        ):
+        if seconds is None or start.cause is not Cause.TIME_LIMIT or 2 * seconds >= limit_s:
             break
         short.append(seconds)
-    if not short or limit_s is None:
+    if not short:
         return ""
     least, most = f"{min(short):.0f}", f"{max(short):.0f}"
     spans = f"{least} s" if least == most else f"{least} to {most} s"

@@ -131,7 +131,7 @@ def parse_time_limit_s(value: object) -> int | None:
     if text.upper() in (UNLIMITED, "INFINITE"):
         return None
     seconds: float | None = _with_units_s(text.lower().replace(" ", ""))
-    if seconds is None and not isinstance(value, (bool, float)):
+    if seconds is None:
         seconds = _slurm_time_s(text)
     if seconds is None or not 0 < seconds <= _LONGEST_LIMIT_S:
         raise BadValueError(
@@ -169,8 +169,8 @@ def parse_size(value: object) -> int:
     """
     text = text_of(value).strip()
     match = re.fullmatch(rf"({_NUMBER})\s*([KMGT]?)(?:i?B)?", text, re.IGNORECASE)
-    size = int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " ")) if match else _MOST_BYTES
-    if isinstance(value, bool) or size >= _MOST_BYTES:
+    size = int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper())) if match else _MOST_BYTES
+    if size >= _MOST_BYTES:
         raise BadValueError(f"{shown(value)} is not a size", "write bytes or a unit: 500M, 2G")
     return size
 
@@ -182,7 +182,7 @@ def parse_memory(value: object) -> str:
         BadValueError: not an amount of memory.
     """
     text = text_of(value).strip()
-    if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,15}([KMGTP](i?B)?)?", text, re.IGNORECASE):
+    if not re.fullmatch(r"[0-9]{1,15}([KMGTP](i?B)?)?", text, re.IGNORECASE):
         raise BadValueError(
             f"{shown(value)} is not an amount of memory",
             "write a whole number with a unit, e.g. 480G, 500M",
