@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 
 OF_ROUND = "round-"  # the key-value store of a round's workers is called so, with the round's number
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -40,6 +41,31 @@ class RunPaths:
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = os.path.abspath(os.fspath(root))
+        self.name = os.path.basename(self.root)  # the last part of the run directory
+        at = partial(os.path.join, self.root)
+        self.identity = at("run.json")  # format, run id, owner; created exclusively, once
+        self.job = at("job.json")  # the job spec as it was submitted
+        self.script = at("job.sbatch")  # the script that was submitted
+        self.functions = at("batch.sh")  # the functions that the script calls
+        self.start = at("start.bin")  # the modules of an agent, which starts from this one file
+        self.batch_log = at("slurm-%j.out")  # the batch script's output, as a pattern of Slurm
+        self.function = at("function.pkl")  # the pickled call of the workers of a run that is a function
+        self.results = at("results")  # the values of that call, one file per rank
+        self.submissions = at("submissions")  # one numbered record per submission
+        self.journal = at("journal")  # the run's one log: numbered immutable records
+        self.members = at("members")  # one empty file per agent; the facts are in its name
+        self.nodes = at("nodes")  # one JSON file per agent with the facts that the name does not hold
+        self.batch_beat = at("nodes", "batch.beat")  # a counter that the batch script advances while it lives
+        self.steps = at("steps")  # the steps at which nodes can stop, told in names when a stop is agreed on
+        self.checkpoints = at("checkpoints")  # durable checkpoint marks
+        self.drain = at("drain")  # a file that a user makes: the run saves, stops and ends
+        self.site = at("site.json")  # the limits of the cluster for a job that ends
+        self.lock = at("lock")  # the file lock that keeps contenders from wasting work
+        self.kv = at("kv")  # the key-value stores, one directory per scope; made when the first one is opened
+        self.logs = at("logs")  # everything that agents and workers print
+        self.agent_logs = at("logs", "agents")  # one log per node, appended over requeues
+        self.timeouts = at("timeouts")  # how long steps and sections have taken: one small file per node
+        self.account = at("account")  # how far the workers of each round were: one file per node
 
     def __repr__(self) -> str:
         return f"RunPaths({self.root!r})"
@@ -50,144 +76,21 @@ class RunPaths:
     def __hash__(self) -> int:
         return hash(self.root)
 
-    def _at(self, *parts: str) -> str:
-        return os.path.join(self.root, *parts)
-
-    @property
-    def name(self) -> str:
-        """The last part of the run directory."""
-        return os.path.basename(self.root)
-
-    @property
-    def identity(self) -> str:
-        """``run.json``: format, run id, owner; created exclusively, once."""
-        return self._at("run.json")
-
-    @property
-    def job(self) -> str:
-        """``job.json``: the job spec as it was submitted."""
-        return self._at("job.json")
-
-    @property
-    def script(self) -> str:
-        """``job.sbatch``: the script that was submitted."""
-        return self._at("job.sbatch")
-
-    @property
-    def functions(self) -> str:
-        """``batch.sh``: the functions that the script calls."""
-        return self._at("batch.sh")
-
-    @property
-    def start(self) -> str:
-        """``start.bin``: the modules of an agent, which starts from this one file."""
-        return self._at("start.bin")
-
-    @property
-    def batch_log(self) -> str:
-        """The batch script's output, a Slurm file name pattern; appended over requeues."""
-        return self._at("slurm-%j.out")
-
-    @property
-    def function(self) -> str:
-        """The call that the workers make, pickled, if the work of the run is a function."""
-        return self._at("function.pkl")
-
     def function_of(self, job_id: str) -> str:
         """The call of workers of submitit's executors after a requeue, if it differs from the first."""
-        return self._at(f"function-{job_id}.pkl")
-
-    @property
-    def results(self) -> str:
-        """The values of that call, one file per rank."""
-        return self._at("results")
-
-    @property
-    def submissions(self) -> str:
-        """One numbered record per submission."""
-        return self._at("submissions")
-
-    @property
-    def journal(self) -> str:
-        """The run's one log: numbered immutable records."""
-        return self._at("journal")
-
-    @property
-    def members(self) -> str:
-        """One empty file per agent; the facts are in its name."""
-        return self._at("members")
-
-    @property
-    def nodes(self) -> str:
-        """One JSON file per agent with the facts that the name does not hold."""
-        return self._at("nodes")
-
-    @property
-    def batch_beat(self) -> str:
-        """A counter that the batch script advances while it lives."""
-        return self._at("nodes", "batch.beat")
-
-    @property
-    def steps(self) -> str:
-        """The steps at which nodes can stop, told in names when a stop is agreed on."""
-        return self._at("steps")
-
-    @property
-    def checkpoints(self) -> str:
-        """Durable checkpoint marks."""
-        return self._at("checkpoints")
-
-    @property
-    def drain(self) -> str:
-        """A file that a user makes: the run saves, stops and ends."""
-        return self._at("drain")
-
-    @property
-    def site(self) -> str:
-        """``site.json``: the limits of the cluster for a job that ends."""
-        return self._at("site.json")
-
-    @property
-    def lock(self) -> str:
-        """The file lock that keeps contenders from wasting work."""
-        return self._at("lock")
-
-    @property
-    def kv(self) -> str:
-        """The key-value stores, one directory per scope; made when the first one is opened."""
-        return self._at("kv")
-
-    @property
-    def logs(self) -> str:
-        """Everything that agents and workers print."""
-        return self._at("logs")
-
-    @property
-    def agent_logs(self) -> str:
-        """One log per node, appended over requeues."""
-        return self._at("logs", "agents")
+        return os.path.join(self.root, f"function-{job_id}.pkl")
 
     def agent_log(self, node: str) -> str:
         """Return the log file of the agent on a node."""
-        return self._at("logs", "agents", f"{node}.log")
-
-    @property
-    def timeouts(self) -> str:
-        """How long steps and sections have taken: one small file per node."""
-        return self._at("timeouts")
+        return os.path.join(self.root, "logs", "agents", f"{node}.log")
 
     def hang_logs(self, round_number: int, look: int) -> str:
         """Return the directory of the stacks of all ranks of a round in which workers hang."""
-        return self._at("logs", f"hang-{round_number}" + (f".{look}" if look > 1 else ""))
+        return os.path.join(self.root, "logs", f"hang-{round_number}" + (f".{look}" if look > 1 else ""))
 
     def attempt_logs(self, round_number: int) -> str:
         """Return the log directory of all ranks of a round."""
-        return self._at("logs", f"attempt_{round_number}")
-
-    @property
-    def account(self) -> str:
-        """How far the workers of each round were, and when: one file per node that has told it."""
-        return self._at("account")
+        return os.path.join(self.root, "logs", f"attempt_{round_number}")
 
     def directories(self) -> tuple[str, ...]:
         """Return the directories that exist in every run directory."""

@@ -18,6 +18,7 @@ import marshal
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import lru_cache
 from types import UnionType
@@ -39,7 +40,9 @@ __all__ = [
     "Prose",
     "Range",
     "Seconds",
+    "counts",
     "decode",
+    "fitting",
     "parse",
     "parse_object",
     "read",
@@ -108,6 +111,21 @@ def decode(kind: type[_T], value: object) -> _T:
 def read(kind: type[_T], data: bytes) -> _T:
     """Return the record in a JSON text; see `parse_object` and `decode`."""
     return decode(kind, parse_object(data))
+
+
+def fitting(kinds: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a JSON object that are of their types, as they are; the others are left out.
+
+    Args:
+        kinds: the types, by the names of the fields; a field without one may be anything.
+        fields: as `parse_object` returns them.
+    """
+    found = {}
+    for name, value in fields.items():
+        with suppress(_MismatchError):
+            _check_of(kinds.get(name, Any))(value)
+            found[name] = value
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -390,6 +408,11 @@ def shown(value: object) -> str:
 def whole_number(text: str) -> int | None:
     """Return the number that a text of ASCII digits stands for; None for any other and for 19 and more."""
     return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def counts(texts: Iterable[str]) -> list[int]:
+    """Return the numbers that texts stand for, 0 for a text that stands for none."""
+    return [whole_number(text) or 0 for text in texts]
 
 
 def is_file_text(text: str) -> bool:

@@ -9,6 +9,7 @@ fields are ignored, an unknown version or kind is an error.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from enum import Enum
 from typing import Annotated, Any, NamedTuple, cast
 
@@ -493,45 +494,72 @@ def encode(entry: Entry, *, at: float, by: str, role: Role = Role.AGENT) -> byte
     return json.dumps(data).encode()
 
 
+class RecordError(RendezvousStateError):
+    """A record is damaged or was written by an unknown version.
+
+    Args:
+        number: of the record.
+        message: for people.
+    """
+
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(message)
+        self.number = number
+
+
 def parse(number: int, data: bytes) -> Record:
     """Return the record in `data`.
 
     Raises:
-        RendezvousStateError: it is damaged or was written by an unknown version.
+        RecordError: it is damaged or was written by an unknown version.
     """
-    try:
-        fields = parse_object(data)
-        form = decode(_RecordForm, fields)
-        if form.format < FORMAT:
-            raise _outdated(number, form)
-        if form.format != FORMAT:
-            raise _unknown(number, f"has format {form.format}", form)
-        word = decode(_Kind, fields).kind
-        kind = _KINDS.get(word)
-        if kind is None:
-            raise _unknown(number, f"is of the unknown kind {word!r}", form)
-        head = decode(_Head, fields)
-        return Record(number, head.at, head.by, cast("Entry", decode(kind, fields)), head.role)
-    except DamagedError as error:
-        raise RendezvousStateError(
-            f"journal record {number} is damaged: {error}\n"
-            "  fix: bring the file back from a backup or snapshot, or submit a new run"
-        ) from error
+    return parse_all([(number, data)])[0]
 
 
-def _outdated(number: int, form: _RecordForm) -> RendezvousStateError:
-    return RendezvousStateError(
+def parse_all(found: Iterable[tuple[int, bytes]]) -> list[Record]:
+    """Return records, each from its number and its content.
+
+    Raises:
+        RecordError: one is damaged or was written by an unknown version.
+    """
+    records = []
+    for number, data in found:
+        try:
+            fields = parse_object(data)
+            form = decode(_RecordForm, fields)
+            if form.format < FORMAT:
+                raise _outdated(number, form)
+            if form.format != FORMAT:
+                raise _unknown(number, f"has format {form.format}", form)
+            word = decode(_Kind, fields).kind
+            kind = _KINDS.get(word)
+            if kind is None:
+                raise _unknown(number, f"is of the unknown kind {word!r}", form)
+            head = decode(_Head, fields)
+            entry = cast("Entry", decode(kind, fields))
+        except DamagedError as error:
+            text = f"journal record {number} is damaged: {error}\n"
+            fix = "  fix: bring the file back from a backup or snapshot, or submit a new run"
+            raise RecordError(number, text + fix) from error
+        records.append(Record(number, head.at, head.by, entry, head.role))
+    return records
+
+
+def _outdated(number: int, form: _RecordForm) -> RecordError:
+    return RecordError(
+        number,
         f"journal record {number} has format {form.format}, which an earlier hpc_elastic "
         f"({form.version or 'of no version'}) wrote; this one, {__version__}, reads format {FORMAT} only\n"
         "  fix: use this run with the installation that it was started with, or submit a new run; "
-        "its checkpoints and logs can be read as they are"
+        "its checkpoints and logs can be read as they are",
     )
 
 
-def _unknown(number: int, what: str, form: _RecordForm) -> RendezvousStateError:
+def _unknown(number: int, what: str, form: _RecordForm) -> RecordError:
     writer = f"hpc_elastic {form.version}" if form.version else "another version of hpc_elastic"
-    return RendezvousStateError(
+    return RecordError(
+        number,
         f"journal record {number} {what}; {writer} wrote it, "
         f"this is {__version__}, which reads format {FORMAT}\n"
-        f"  fix: use one version for the whole run: install {writer} on all nodes and here"
+        f"  fix: use one version for the whole run: install {writer} on all nodes and here",
     )

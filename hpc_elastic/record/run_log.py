@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import RendezvousStateError, StoreError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import journal
-from hpc_elastic.record.journal import Entry, Record, Role
+from hpc_elastic.record.journal import Entry, Record, RecordError, Role
 from hpc_elastic.record.member_names import MEMBERS, news_name
 from hpc_elastic.record.state import RunState, fits, fold
 from hpc_elastic.store.lock import ContentionLock
@@ -36,6 +36,7 @@ class RunLog:
         is_member: whether the writer tells the others of a new record by its own name among the
             members; a process that is no member leaves a name of its own there.
         appended: number of the last record that this process has added.
+        records: all that are read, the oldest first, for a process that is no member; a member keeps none.
     """
 
     is_member = True
@@ -55,6 +56,7 @@ class RunLog:
         self._role = role
         self._lock = lock
         self.state = RunState()
+        self.records: list[Record] = []
         self._is_whole = False  # not yet known
 
     def refresh(self) -> RunState:
@@ -66,7 +68,7 @@ class RunLog:
         """
         new = self._store.read_after(LOG, self.state.last)
         if new:
-            self.state = fold(self.state, [_parse(self._store, number, data) for number, data in new])
+            self._take(_parsed(self._store, new))
         if not self._is_whole:
             _check_whole(self._store, self.state.last)
             self._is_whole = True
@@ -107,8 +109,13 @@ class RunLog:
             with suppress(StoreError):  # the record stands; who does not hear of it reads it later
                 self._store.mark(MEMBERS, news_name(number))
         # a listing may not show the own record yet, but it stands
-        self.state = fold(state, [journal.parse(number, data)])
+        self._take(journal.parse_all([(number, data)]))
         return True
+
+    def _take(self, records: list[Record]) -> None:
+        self.state = fold(self.state, records)
+        if not self.is_member:
+            self.records += records
 
 
 def open_log(paths: RunPaths, writer: str, role: Role = Role.AGENT) -> RunLog:
@@ -134,7 +141,7 @@ def read_records(paths: RunPaths) -> list[Record]:
 def read_newer(paths: RunPaths, last: int) -> list[Record]:
     """Return the records after a number, oldest first; raises as `read_records` does."""
     store = SharedDirStore(paths.root)
-    return [_parse(store, number, data) for number, data in store.read_after(LOG, last)]
+    return _parsed(store, store.read_after(LOG, last))
 
 
 def _check_whole(store: Store, last: int) -> None:
@@ -153,12 +160,12 @@ def _check_whole(store: Store, last: int) -> None:
         )
 
 
-def _parse(store: Store, number: int, data: bytes) -> Record:
-    """Return the record in `data`; errors name its file."""
+def _parsed(store: Store, found: Iterable[tuple[int, bytes]]) -> list[Record]:
+    """Return the records in files; errors name the file."""
     try:
-        return journal.parse(number, data)
-    except RendezvousStateError as error:
-        path = f"{LOG}/{segment_name(number)}/{record_name(number)}"
+        return journal.parse_all(found)
+    except RecordError as error:
+        path = f"{LOG}/{segment_name(error.number)}/{record_name(error.number)}"
         root = getattr(store, "root", "")
         raise RendezvousStateError(f"{root}/{path}: {error}" if root else f"{path}: {error}") from error
 

@@ -6,6 +6,7 @@ fields of all that is made from the class, and an agent reads the row without py
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar, cast, overload
 
@@ -274,6 +275,35 @@ def _spellings(row: Setting) -> tuple[str, ...]:
         return (row.reader_flag,)
     names = (row.to.short, row.reader_flag, f"--{row.name}")
     return tuple(dict.fromkeys(name for name in names if name))
+
+
+def flags_given(rows: Iterable[Setting], values: Mapping[str, Any]) -> list[str]:
+    """Return the flags of those settings whose reader would use another value without them.
+
+    Args:
+        rows: the settings, of agents or of ``finish``.
+        values: of a job, by the name of the setting.
+    """
+    found = []
+    for row in rows:
+        value, default = values[row.name], row.reader_default
+        if value is None and row.holds != default:
+            value = row.holds
+        if row.is_switch:
+            found += [] if value == default else [row.reader_flag]
+        elif value is not None and value != ():
+            found.append(f"{row.flag}={_flag_text(row, value)}")
+    return found
+
+
+def _flag_text(row: Setting, value: Any) -> str:
+    if row.kind is NAMES:
+        return ",".join(value)
+    if row.kind is SIGNALS:
+        return ",".join(name.removeprefix("SIG") for name in value)
+    if isinstance(value, tuple):
+        return shlex.join(value)
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def check_values(rows: Iterable[Setting], values: Mapping[str, Any]) -> None:

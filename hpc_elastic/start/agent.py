@@ -33,7 +33,7 @@ from hpc_elastic.node.spec import WorkerSpec
 from hpc_elastic.node.workers.local_group import Command
 from hpc_elastic.node.workers.worker_env import RunEnv
 from hpc_elastic.processes.guard import Guard, remove_directory
-from hpc_elastic.record.journal import Role, Then
+from hpc_elastic.record.journal import Then
 from hpc_elastic.record.run_directory import prepare_run_dir
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.run_jobs.may_start import admit, ended_text
@@ -331,13 +331,15 @@ def _remember_bad_nodes(options: LaunchOptions, slurm: SlurmEnv, opened: OpenAge
         return
     if place is not None and place >= _REMEMBERING:
         return
-    from hpc_elastic.record.run_log import read_records  # noqa: PLC0415 - rare
+    from hpc_elastic.record.run_log import open_log  # noqa: PLC0415 - rare
     from hpc_elastic.slurm.client.commands import Slurm  # noqa: PLC0415 - rare
     from hpc_elastic.slurm.nodes.nodes import note_taken, remember_run  # noqa: PLC0415 - rare
 
     try:
-        note_taken(options.paths, state.epoch, slurm.job_ref, Slurm(), (options.node, Role.AGENT), log.say)
-        remember_run(options.paths, read_records(options.paths), os.environ, log.say)
+        journal = open_log(options.paths, options.node)
+        note_taken(options.paths, journal, state.epoch, slurm.job_ref, Slurm(), log.say)
+        journal.refresh()
+        remember_run(options.paths, journal.records, os.environ, log.say)
     except (HpcElasticError, OSError) as error:
         log.say(f"bad nodes are not remembered: {' '.join(str(error).split())}")
 

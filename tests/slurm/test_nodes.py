@@ -10,6 +10,7 @@ import pytest
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.ids import BATCH
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import (
@@ -19,11 +20,12 @@ from hpc_elastic.record.journal import (
     EpochStarted,
     Member,
     NodeUnfit,
+    Role,
     RoundEnded,
     RoundFormed,
 )
 from hpc_elastic.record.run_directory import prepare_run_dir
-from hpc_elastic.record.run_log import open_log
+from hpc_elastic.record.run_log import RunLog, open_log
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.finish import run_with_nodes
@@ -47,6 +49,11 @@ LOST = RoundEnded(1, Cause.NODE_LOSS, ("n2",), None)
 
 def _given(entry: Entry, _state: RunState) -> Entry:
     return entry
+
+
+def log_of(site: Site) -> RunLog:
+    """Return the journal of the run, as `finish` uses it."""
+    return open_log(site.paths, BATCH, Role.SCRIPT)
 
 
 class Site:
@@ -88,7 +95,7 @@ class Site:
 
     def end(self) -> list[str]:
         """End a start whose job is requeued; return what Slurm was told."""
-        requeue = look_after(self.paths, "7", self.slurm, SystemClock(), self.said.append)
+        requeue = look_after(self.paths, log_of(self), "7", self.slurm, SystemClock(), self.said.append)
         keep_off(requeue, self.slurm, self.said.append)
         return self.job.calls
 
@@ -209,7 +216,7 @@ def test_a_refused_update_costs_a_line(site: Site) -> None:
     """The job is requeued and may get the node again."""
     site.write(START, ROUND, LOST)
     site.spec(nodes="3")
-    requeue = look_after(site.paths, "7", site.slurm, SystemClock(), site.said.append)
+    requeue = look_after(site.paths, log_of(site), "7", site.slurm, SystemClock(), site.said.append)
     site.program("scontrol", "echo Job is no longer pending execution >&2; exit 1")
     keep_off(requeue, site.slurm, site.said.append)
     assert "the job may get its bad nodes again (n2)" in site.said[-1]
@@ -225,7 +232,9 @@ def test_only_a_requeued_job_is_changed(site: Site, code: int, local: bool, upda
     site.spec(nodes="3")
     start = Start(site.paths, EPOCH, "7", 3, local, 0)
     ended = Ended(code, 0, RunState())
-    assert ended == run_with_nodes(lambda: ended, start, site.slurm, SystemClock(), site.said.append)
+    assert ended == run_with_nodes(
+        lambda: ended, log_of(site), start, site.slurm, SystemClock(), site.said.append
+    )
     assert updates == len(site.job.calls) == len(site.said)
     assert local != Path(site.ledger).exists()
 
@@ -240,7 +249,7 @@ def test_the_next_jobs_of_a_chain_do_without_a_bad_node(site: Site) -> None:
         submissions.record_link(site.paths, link._replace(job_id=f"1{number}"))
     start = Start(site.paths, EPOCH, "7", 3, local=False, srun_exit_code=0)
     ended = Ended(ExitCode.REQUEUE, 0, RunState())
-    run_with_nodes(lambda: ended, start, site.slurm, SystemClock(), site.said.append)
+    run_with_nodes(lambda: ended, log_of(site), start, site.slurm, SystemClock(), site.said.append)
     assert [f"scontrol update JobId=1{number} ExcNodeList=n2" for number in (1, 2)] == site.job.calls
     assert 1 == len(site.said)
 
@@ -304,9 +313,9 @@ def test_each_further_job_does_without_a_bad_node(site: Site) -> None:
     site.job.set(Partition="low", ExcNodeList="n2")
     start = Start(site.paths, EPOCH, "7", 3, local=False, srun_exit_code=0)
     ended = Ended(ExitCode.REQUEUE, 0, RunState())
-    run_with_nodes(lambda: ended, start, site.slurm, SystemClock(), site.said.append)
+    run_with_nodes(lambda: ended, log_of(site), start, site.slurm, SystemClock(), site.said.append)
     assert ["scontrol update JobId=11 ExcNodeList=n2"] == site.job.calls
     task = start._replace(task=TaskStart("7_1", 0, 0), job_ref="7_1")
     ended = ended._replace(next_job="12_0")
-    run_with_nodes(lambda: ended, task, site.slurm, SystemClock(), site.said.append)
+    run_with_nodes(lambda: ended, log_of(site), task, site.slurm, SystemClock(), site.said.append)
     assert "scontrol update JobId=12_0 ExcNodeList=n2" == site.job.calls[-1]

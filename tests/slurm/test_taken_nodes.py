@@ -15,7 +15,7 @@ from hpc_elastic.slurm.end.finish import run_with_nodes
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
 from hpc_elastic.store.node_ledger import read_ledger
 from tests.slurm.forms import write_program
-from tests.slurm.test_nodes import EPOCH, LOST, ROUND, START, Site
+from tests.slurm.test_nodes import EPOCH, LOST, ROUND, START, Site, log_of
 
 UP = "BootTime=2001-01-01T00:00:00 SlurmdStartTime=2001-01-01T00:00:00"
 SHOWN = f"NodeName=n2 State=IDLE {UP}"
@@ -46,7 +46,7 @@ def finish(site: Site) -> list[str]:
     """End the start of the job; return the nodes that are remembered."""
     start = Start(site.paths, EPOCH, "7", nodes=3, local=False, srun_exit_code=0)
     ended = Ended(ExitCode.REQUEUE, 0, RunState())
-    run_with_nodes(lambda: ended, start, site.slurm, SystemClock(), site.said.append)
+    run_with_nodes(lambda: ended, log_of(site), start, site.slurm, SystemClock(), site.said.append)
     return [event.host for event in read_ledger(site.ledger).events]
 
 

@@ -111,7 +111,8 @@ def _start(paths: RunPaths, environ: Mapping[str, str]) -> Start:
 def _finish(start: Start, clock: Clock, say: Say) -> None:
     slurm, budgets = Slurm(), budgets_of(stored_spec(start.paths))._replace(max_relaunch=0)
     with closing(_last_resort(start, slurm, clock)):
-        run_with_nodes(Finish(start, budgets, slurm, clock, say).run, start, slurm, clock, say)
+        finish = Finish(start, budgets, slurm, clock, say)
+        run_with_nodes(finish.run, finish.log, start, slurm, clock, say)
 
 
 def _last_resort(start: Start, slurm: Slurm, clock: Clock) -> LastResort:

@@ -38,7 +38,7 @@ from hpc_elastic.record.journal import (
 from hpc_elastic.record.member_names import parse_name
 from hpc_elastic.record.progress import BEGINNING, trained
 from hpc_elastic.record.run_directory import require_run, require_same_run
-from hpc_elastic.record.run_log import RunLog, open_log, read_records
+from hpc_elastic.record.run_log import RunLog, open_log
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.commands import Slurm, look
 from hpc_elastic.slurm.client.job_standing import JobFacts, Standing, due_to, standing
@@ -85,13 +85,16 @@ _SLURM = (SlurmCommandError, SlurmNotFoundError)
 _RELAUNCH_PAUSE_S = 2.0
 
 
-def run_with_nodes(finish: Callable[[], Ended], start: Start, slurm: Slurm, clock: Clock, say: Say) -> Ended:
+def run_with_nodes(
+    finish: Callable[[], Ended], log: RunLog, start: Start, slurm: Slurm, clock: Clock, say: Say
+) -> Ended:
     """End a start of a job; remember its bad nodes before, and have a requeued job do without them.
 
     Nodes of a run on one machine are none.
 
     Args:
         finish: ends the start, as `Finish.run` does.
+        log: the journal of the run, as `Finish.log`.
         start: the start.
         slurm: Slurm's commands.
         clock: for the age of events.
@@ -103,8 +106,8 @@ def run_with_nodes(finish: Callable[[], Ended], start: Start, slurm: Slurm, cloc
     if start.local:
         return finish()
     if start.task is None:  # Slurm itself reports the loss of its node to a task of an array
-        note_taken(start.paths, start.epoch, start.job_ref, slurm, (ids.BATCH, Role.SCRIPT), say)
-    requeue_of = look_after(start.paths, start.job_ref, slurm, clock, say)
+        note_taken(start.paths, log, start.epoch, start.job_ref, slurm, say)
+    requeue_of = look_after(start.paths, log, start.job_ref, slurm, clock, say)
     ended = finish()
     if ended.code == ExitCode.REQUEUE:
         for number, job_ref in enumerate(_jobs_to_come(start, ended)):
@@ -134,6 +137,9 @@ class Finish:
         slurm: Slurm's commands.
         clock: paces retries.
         say: prints a line for the batch log.
+
+    Attributes:
+        log: the journal of the run; it is read once, and further records as they come.
     """
 
     def __init__(self, start: Start, budgets: RequeueBudgets, slurm: Slurm, clock: Clock, say: Say) -> None:
@@ -143,7 +149,7 @@ class Finish:
         self._clock = clock
         self._say = say
         kind, writer = ("job", ids.BATCH) if start.task is None else ("task", start.job_ref)
-        self._log: RunLog = open_log(start.paths, writer, Role.SCRIPT)
+        self.log: RunLog = open_log(start.paths, writer, Role.SCRIPT)
         self._patiently = Patience(clock, say, f", then the {kind} ends with 76 and is not requeued")
 
     def run(self) -> Ended:
@@ -157,17 +163,17 @@ class Finish:
         """
         if self._start.task is None or self._start.is_submitted:
             self._patiently(self._require_run)
-        records = self._patiently(lambda: read_records(self._start.paths))
+        state = self._patiently(self.log.refresh)
+        records = [*self.log.records]
         if self._start.task is None and not self._start.is_submitted:
             self._start = with_own_submission(self._start, records)
-        state = self._patiently(self._log.refresh)
         facts = (self._job_facts if self._start.task is None else self._task_facts)(state, records)
         choice = lifecycle.decide(facts, self._budgets)
         if isinstance(choice, Requeue | Resubmit | Leave):
             self._tell_of_saves(facts, records, goes_on=not isinstance(choice, Leave))
         others = self._successors() if self._start.task is None else self._other_tasks()
         means = self._start, self._budgets, self._slurm, self._clock, self._say
-        tools = _Tools(*means, self._log, self._patiently, others)
+        tools = _Tools(*means, self.log, self._patiently, others)
         ended = _Doing(tools, facts, records).do(choice)
         if ended.state.ending is not None and ended.state.ending.decision is not Decision.HELD:
             others.cancel()
@@ -575,8 +581,8 @@ class _Doing:
     def _give_up(self, reason: str) -> Ended:
         """Leave the run to the other tasks; if they are given up, too, it has failed."""
         self._stopped(StopKind.GIVEN_UP, reason)
-        records = self._tools.patiently(lambda: read_records(self._start.paths))
-        if not self._with_others(records).any_others:
+        self._tools.patiently(self._log.refresh)
+        if not self._with_others(self._log.records).any_others:
             return self.do(failed(reason))
         self._say("the run goes on without it")
         return self._ended(ExitCode.FAILED)

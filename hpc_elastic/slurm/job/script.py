@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import math
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jinja2
 
 from hpc_elastic.isolated.argv import CALL, INSTALLED, OwnPath, call_argv, own_argv
 from hpc_elastic.settings.of_finish import FinishSettings
-from hpc_elastic.settings.setting import NAMES, SIGNALS, Setting, usual
+from hpc_elastic.settings.setting import flags_given, usual
 from hpc_elastic.settings.table import OF_AGENT, OF_FINISH, JobSettings
 from hpc_elastic.slurm.job import options
 from hpc_elastic.slurm.job.spec import JobSpec, checkpoint_lead_s, heartbeat_and_lease_s, warning_time_s
@@ -92,39 +92,17 @@ def agent_flags(spec: JobSpec) -> tuple[str, ...]:
         "warn-timeout": number_text(checkpoint_lead_s(spec)),
     }
     first = (f"--{name}={value}" for name, value in computed.items() if value is not None)
-    return (*first, *_given(spec, OF_AGENT), "--no-python")
+    return (*first, *flags_given(OF_AGENT, vars(spec)), "--no-python")
 
 
 def finish_flags(spec: JobSpec) -> tuple[str, ...]:
     """Return the flags of ``hpc-elastic finish`` that the spec sets."""
-    return (f"--max-relaunch={MAX_RELAUNCH}", *_given(spec, OF_FINISH))
-
-
-def _given(spec: JobSpec, rows: Iterable[Setting]) -> Iterator[str]:
-    """Give the flags of those settings whose reader would use another value without them."""
-    for row in rows:
-        value = getattr(spec, row.name)
-        if value is None and row.holds != row.reader_default:
-            value = row.holds
-        if row.is_switch:
-            yield from () if value == row.reader_default else (row.reader_flag,)
-        elif value is not None and value != ():
-            yield f"{row.flag}={_text(row, value)}"
+    return (f"--max-relaunch={MAX_RELAUNCH}", *flags_given(OF_FINISH, vars(spec)))
 
 
 def _may_have_gpus(spec: JobSpec) -> bool:
     """Whether the agents must count the GPUs: they were asked for in a way that does not tell per node."""
     return spec.exclusive or bool({"gres", "gpus", "exclusive"} & set(spec.sbatch))
-
-
-def _text(row: Setting, value: Any) -> str:
-    if row.kind is NAMES:
-        return ",".join(value)
-    if row.kind is SIGNALS:
-        return ",".join(name.removeprefix("SIG") for name in value)
-    if isinstance(value, tuple):
-        return shlex.join(value)
-    return number_text(value) if isinstance(value, float) else str(value)
 
 
 def header(spec: JobSpec, names: RunNames) -> tuple[str, ...]:

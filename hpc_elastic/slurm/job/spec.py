@@ -37,6 +37,8 @@ from hpc_elastic.slurm.job.values import (
 )
 
 DEFAULT_LEAD_S = usual(JobSettings.checkpoint_lead)
+_HEARTBEAT_S = usual(JobSettings.heartbeat_interval)
+_LEASE_S = usual(JobSettings.lease)
 MAX_SIGNAL_S = 65535  # sbatch --signal
 SIGNALS = ("TERM", "USR1", "USR2", "INT", "HUP")
 _AGENT_VARIABLES_TEXT = (
@@ -335,8 +337,8 @@ def _check_times(spec: JobSpec) -> None:
 def heartbeat_and_lease_s(spec: JobSpec) -> tuple[float, float]:
     """Return the heartbeat interval and the lease that the agents of a job will be given [s]."""
     return (
-        usual(JobSettings.heartbeat_interval) if spec.heartbeat_interval is None else spec.heartbeat_interval,
-        usual(JobSettings.lease) if spec.lease is None else spec.lease,
+        _HEARTBEAT_S if spec.heartbeat_interval is None else spec.heartbeat_interval,
+        _LEASE_S if spec.lease is None else spec.lease,
     )
 
 

@@ -15,9 +15,9 @@ from hpc_elastic.clock import Clock
 from hpc_elastic.errors import HpcElasticError, InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.journal import Epoch, NodeTaken, Record, Role
+from hpc_elastic.record.journal import Epoch, NodeTaken, Record
 from hpc_elastic.record.node_faults import Blamed, node_faults
-from hpc_elastic.record.run_log import open_log, read_records
+from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.settings.table import in_force
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.slurm.client.answers import features_of, taken_away
@@ -65,7 +65,9 @@ class RequeueExclusion(NamedTuple):
         return RequeueExclusion(job_ref, (self.kept or None) if self.nodes is None else self.nodes, self.said)
 
 
-def look_after(paths: RunPaths, job_ref: str, slurm: Slurm, clock: Clock, say: Say) -> RequeueExclusion:
+def look_after(
+    paths: RunPaths, log: RunLog, job_ref: str, slurm: Slurm, clock: Clock, say: Say
+) -> RequeueExclusion:
     """Remember the faults of nodes, and choose those that the job does without if it is requeued.
 
     Call it before the job is handed back, for a script that has requeued its job has little time left.
@@ -73,13 +75,15 @@ def look_after(paths: RunPaths, job_ref: str, slurm: Slurm, clock: Clock, say: S
 
     Args:
         paths: the run.
+        log: its journal.
         job_ref: its job.
         slurm: Slurm's commands; its environment may name the ledger.
         clock: for the age of events.
         say: prints a line.
     """
     try:
-        return _look_after(paths, job_ref, slurm, clock, say)
+        log.refresh()
+        return _look_after(paths, log.records, job_ref, slurm, clock, say)
     except (HpcElasticError, OSError) as error:
         say(f"bad nodes are not looked after: {one_line(error)}")
         return RequeueExclusion(job_ref)
@@ -119,8 +123,10 @@ def remember_run(
     return new
 
 
-def _look_after(paths: RunPaths, job_ref: str, slurm: Slurm, clock: Clock, say: Say) -> RequeueExclusion:
-    blamed, spec, now = node_faults(read_records(paths), paths.name), stored_spec(paths), clock.wall()
+def _look_after(
+    paths: RunPaths, records: Iterable[Record], job_ref: str, slurm: Slurm, clock: Clock, say: Say
+) -> RequeueExclusion:
+    blamed, spec, now = node_faults(records, paths.name), stored_spec(paths), clock.wall()
     place = ledger_of(paths.root, spec, slurm.environ)
     events = [one.event for one in blamed]
     try:
@@ -275,25 +281,24 @@ def without_suspects(wanted: SubmitRequest, slurm: Slurm, clock: Clock, say: Say
     return replace(wanted, excluded=(*mine, *chosen.nodes)) if chosen.nodes else wanted
 
 
-def note_taken(
-    paths: RunPaths, epoch: Epoch, job_ref: str, slurm: Slurm, by: tuple[str, Role], say: Say
-) -> None:
+def note_taken(paths: RunPaths, log: RunLog, epoch: Epoch, job_ref: str, slurm: Slurm, say: Say) -> None:
     """Write into the records which nodes of a start were taken by a command to Slurm.
 
     Slurm is asked only if nodes were lost. Never raises: a loss without an answer counts against the node.
 
     Args:
         paths: the run.
+        log: its journal, which the answer is written into.
         epoch: the start of its job, while Slurm still knows its nodes.
         job_ref: the job.
         slurm: Slurm's commands.
-        by: the writer, and the kind of its process.
         say: prints a line.
     """
     try:
-        lost = _lost(node_faults(read_records(paths), paths.name), epoch)
+        log.refresh()
+        lost = _lost(node_faults(log.records, paths.name), epoch)
         if lost:
-            _note_those_taken(paths, lost, job_ref, slurm, by, say)
+            _note_those_taken(log, lost, job_ref, slurm, say)
     except (HpcElasticError, OSError) as error:
         say(f"whether an administrator took the lost nodes is not known: {one_line(error)}")
 
@@ -303,17 +308,15 @@ def _lost(blamed: Iterable[Blamed], epoch: Epoch) -> list[Blamed]:
     return [one for one in blamed if one.event.fault is Fault.NODE_LOSS and one.epoch.script == epoch.script]
 
 
-def _note_those_taken(
-    paths: RunPaths, lost: Iterable[Blamed], job_ref: str, slurm: Slurm, by: tuple[str, Role], say: Say
-) -> None:
+def _note_those_taken(log: RunLog, lost: Iterable[Blamed], job_ref: str, slurm: Slurm, say: Say) -> None:
     states = slurm.node_states(sorted({one.event.host for one in lost}), job_ref)
     for one in lost:
         state = states.get(one.event.host)
         reason = None if state is None else taken_away(state, one.event.at)
         if reason is not None:
-            _write(paths, NodeTaken(one.epoch, one.event.host, reason, one.record), by)
+            _write(log, NodeTaken(one.epoch, one.event.host, reason, one.record))
             say(f"nothing is held against {one.event.host}: {reason}")
 
 
-def _write(paths: RunPaths, entry: NodeTaken, by: tuple[str, Role]) -> None:
-    open_log(paths, *by).commit(lambda _state: entry)
+def _write(log: RunLog, entry: NodeTaken) -> None:
+    log.commit(lambda _state: entry)

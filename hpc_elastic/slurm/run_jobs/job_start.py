@@ -17,7 +17,7 @@ from hpc_elastic.record.journal import Epoch, EpochStarted, Record, SetupFailure
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.environment import job_ref, task_start
 from hpc_elastic.store.plain_file import open_plain
-from hpc_elastic.typed_json import whole_number
+from hpc_elastic.typed_json import counts
 
 _END = 65536  # bytes that are looked through
 GONE_PATIENCE_S = 30.0  # for a run directory that is not there: a mount may come back
@@ -25,6 +25,7 @@ PATIENCE_S = 300.0  # for slurmctld and for the shared directory; a failover tak
 FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 15.0
 _T = TypeVar("_T")
+_COUNTS = (Env.SUBMISSION, Env.LINK, "SLURM_RESTART_COUNT", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 
 LOCAL = "HPC_ELASTIC_LOCAL"  # set by the runner that plays Slurm on one machine
 LOCAL_END = "HPC_ELASTIC_LOCAL_END"  # file with the name of the signal that has ended that runner
@@ -65,13 +66,13 @@ class Start(NamedTuple):
     ) -> Start:
         """Read the environment of the batch script."""
         task = task_start(environ)
-        submission, link = _count(environ, Env.SUBMISSION), _count(environ, Env.LINK)
-        epoch = Epoch(submission, link, _count(environ, "SLURM_RESTART_COUNT"), relaunch)
+        submission, link, restart, nodes, step_nodes = counts(environ.get(name, "") for name in _COUNTS)
+        epoch = Epoch(submission, link, restart, relaunch)
         return cls(
             paths=paths,
             epoch=epoch,
             job_ref=job_ref(environ) or "",
-            nodes=_count(environ, "SLURM_JOB_NUM_NODES") or _count(environ, "SLURM_NNODES"),
+            nodes=nodes or step_nodes,
             local=bool(environ.get(LOCAL)),
             srun_exit_code=srun_exit_code,
             is_submitted=Env.SUBMISSION in environ,
@@ -99,10 +100,6 @@ def with_own_submission(start: Start, records: list[Record]) -> Start:
         if isinstance(record.entry, EpochStarted) and record.entry.job_id == start.job_ref
     ]
     return start._replace(epoch=start.epoch._replace(submission=mine[-1])) if mine else start
-
-
-def _count(environ: Mapping[str, str], name: str) -> int:
-    return whole_number(environ.get(name, "")) or 0
 
 
 def log_size(paths: RunPaths, job_ref: str) -> int:

@@ -34,7 +34,7 @@ from hpc_elastic.slurm.run_jobs.existing_run import was_left
 from hpc_elastic.slurm.run_jobs.job_start import same_script
 from hpc_elastic.slurm.run_jobs.submissions import Link, Submission, read_links, read_submissions
 from hpc_elastic.store import files
-from hpc_elastic.typed_json import Count, Prose, Seconds, decode, read
+from hpc_elastic.typed_json import Count, Prose, Seconds, fitting, read
 
 _NAMED = 8  # of more tasks the array is named
 
@@ -184,8 +184,7 @@ def stored_spec(paths: RunPaths) -> dict[str, Any]:
 
     A field that was edited into another type is left out; `spec_trouble` tells of it.
     """
-    stored = _stored(paths) or {}
-    return {name: value for name, value in stored.items() if _is_sound(name, value)}
+    return _sound(_stored(paths) or {})
 
 
 def submitted_limit_s(paths: RunPaths) -> float | None:
@@ -203,7 +202,8 @@ def submitted_limit_s(paths: RunPaths) -> float | None:
 def spec_trouble(paths: RunPaths) -> list[str]:
     """Return the faults of the stored job spec and their consequences, as lines; nothing if it is well."""
     stored = _stored(paths)
-    odd = [f"{name} = {value!r}" for name, value in (stored or {}).items() if not _is_sound(name, value)]
+    sound = _sound(stored or {})
+    odd = [f"{name} = {value!r}" for name, value in (stored or {}).items() if name not in sound]
     if stored is None:
         what = f"{paths.job} cannot be read, so the run's limits are not known here"
     elif odd:
@@ -222,14 +222,14 @@ def _stored(paths: RunPaths) -> dict[str, Any] | None:
         return None
 
 
-def _is_sound(name: str, value: object) -> bool:
-    """Tell whether a setting can be used here: it has a type that a job spec writes."""
+def _sound(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that can be used here: they have a type that a job spec writes."""
+    found = fitting({name: _TYPES.get(row.kind, str | None) for name, row in JOB.items()}, stored)
     try:
-        row = JOB.get(name)
-        decode(Any if row is None else _TYPES.get(row.kind, str | None), value)
-        return name != "nodes" or bool(parse_nodes(value))
-    except (DamagedError, BadValueError):
-        return False
+        parse_nodes(found.get("nodes", 1))
+    except BadValueError:
+        del found["nodes"]
+    return found
 
 
 def newest_world_size(records: Iterable[Record]) -> int:

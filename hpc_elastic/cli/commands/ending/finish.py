@@ -46,7 +46,8 @@ def main(argv: Sequence[str]) -> int:
     )
     try:
         slurm, clock = _slurm_of(arguments.job_info), SystemClock()
-        ended = run_with_nodes(Finish(start, budgets, slurm, clock, _say).run, start, slurm, clock, _say)
+        finish = Finish(start, budgets, slurm, clock, _say)
+        ended = run_with_nodes(finish.run, finish.log, start, slurm, clock, _say)
     except (HpcElasticError, OSError) as error:
         _say(f"the job is not requeued: {error}")
         if start.is_submitted:
