@@ -48,6 +48,7 @@ READERS = {
     # what the user has written
     "api/start.py": "options in an error, which are put as Python's arguments",
     "cli/commands/submitting/adopt.py": "lines of job scripts",
+    "cli/commands/submitting/lint.py": "the shell's place of a syntax error; the first line of a script",
     "cli/typer_app.py": "words of a command line",
     "cli/job_options.py": "options of a command line",
     "cli/run/agent_parts.py": "options of a command line",
@@ -58,6 +59,7 @@ READERS = {
     "rendezvous/utils.py": "endpoints",
     "slurm/adopt/script.py": "job scripts",
     "slurm/adopt/torchrun_line.py": "job scripts",
+    "slurm/lint/script.py": "job scripts",
     "slurm/job/options.py": "options of a job",
     "slurm/job/script.py": "words of a command",
     "slurm/job/shell_text.py": "job scripts",

@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, Home] = {
     "submit": Home("submitting.submit", _START, takes_job=True),
     "render": Home("submitting.render", _START, takes_job=True),
     "adopt": Home("submitting.adopt", _START),
+    "lint": Home("submitting.lint", _START),
     "status": Home("looking.status", _LOOK_AFTER),
     "watch": Home("looking.watch", _LOOK_AFTER),
     "explain": Home("looking.explain", _LOOK_AFTER),

@@ -1,0 +1,175 @@
+"""The rules of ``hpc-elastic lint``, each with its reason and its fix. Pure data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+
+
+class Pitfall(str, Enum):
+    """The code of a rule: HE1xx of job scripts, HE2xx of training scripts, HE3xx of job files."""
+
+    SHELL_SYNTAX = "HE101"
+    WINDOWS_TEXT = "HE102"
+    NO_SHEBANG = "HE103"
+    LATE_OPTION = "HE104"
+    NO_REQUEUE = "HE105"
+    LOG_TRUNCATED = "HE106"
+    SIGNAL_TO_BATCH = "HE107"
+    EXEC_SRUN = "HE108"
+    NO_TRAP = "HE109"
+    SRUN_IN_BACKGROUND = "HE110"
+    OWN_REQUEUE = "HE111"
+    HALF_NO_KILL = "HE112"
+    KILL_ON_BAD_EXIT = "HE113"
+    TORCHRUN = "HE114"
+    PYTHON_SYNTAX = "HE201"
+    NO_TICK = "HE202"
+    NO_MARK = "HE203"
+    NO_STOP = "HE204"
+    NO_RESUME = "HE205"
+    OWN_HANDLER = "HE206"
+    JOB_FILE = "HE301"
+
+
+class Rule(NamedTuple):
+    """A rule.
+
+    Args:
+        title: the finding, as a short sentence.
+        why: its consequence.
+        fix: the way out.
+        is_fixable: ``--fix`` does it.
+    """
+
+    title: str
+    why: str
+    fix: str
+    is_fixable: bool = False
+
+
+RULES: Mapping[Pitfall, Rule] = {
+    Pitfall.SHELL_SYNTAX: Rule(
+        "the shell cannot read the script",
+        "The job is queued, waits for its nodes, and ends at this line. `bash -n` has found it.",
+        "Correct the line.",
+    ),
+    Pitfall.WINDOWS_TEXT: Rule(
+        "a byte order mark or line ends of Windows",
+        "sbatch refuses a script that has them.",
+        "Save the file as plain text with line ends of Unix; `--fix` does it.",
+        is_fixable=True,
+    ),
+    Pitfall.NO_SHEBANG: Rule(
+        "the first line names no shell",
+        "sbatch refuses a script whose first line does not begin with `#!`.",
+        "Begin the script with `#!/bin/bash`.",
+    ),
+    Pitfall.LATE_OPTION: Rule(
+        "an #SBATCH line behind the first command",
+        "sbatch reads no options behind the first command, and says nothing.",
+        "Move the line above the first command.",
+    ),
+    Pitfall.NO_REQUEUE: Rule(
+        "the job is not requeued",
+        "A preempted job, or one that has lost a node, ends for good: the script has `--no-requeue`, or "
+        "leaves the choice to the site (`JobRequeue`).",
+        "Add `#SBATCH --requeue`, if the program continues from its last checkpoint.",
+    ),
+    Pitfall.LOG_TRUNCATED: Rule(
+        "a requeue empties the log",
+        "By default (`JobFileAppend=0`) each start of the job truncates the output of the one before.",
+        "Add `#SBATCH --open-mode=append`; `--fix` does it.",
+        is_fixable=True,
+    ),
+    Pitfall.SIGNAL_TO_BATCH: Rule(
+        "the warning reaches the batch script only",
+        "With `--signal=B:...` Slurm signals the shell of the batch host. The programs below srun hear "
+        "nothing before SIGTERM.",
+        "Leave out `B:`; then the tasks of each node get the signal.",
+    ),
+    Pitfall.EXEC_SRUN: Rule(
+        "exec replaces the script by srun",
+        "No shell is left that could requeue the job when srun has ended.",
+        "Leave out `exec`.",
+    ),
+    Pitfall.NO_TRAP: Rule(
+        "the shell dies of SIGTERM, and srun with it",
+        "At a time limit, a requeue or scancel Slurm sends SIGTERM to the shell, too. Without a trap it ends "
+        "at once, and slurmstepd kills srun: the tasks lose their output, and nothing behind srun runs.",
+        "Add `trap : TERM INT HUP USR1 USR2` above srun, which stays in the foreground.",
+    ),
+    Pitfall.SRUN_IN_BACKGROUND: Rule(
+        "srun runs in the background",
+        "Slurm sends SIGCONT and SIGTERM as a pair. The first one ends `wait`, and the script may end while "
+        "its tasks still save.",
+        "Run srun in the foreground; with `trap :` the shell goes on when srun has ended.",
+    ),
+    Pitfall.OWN_REQUEUE: Rule(
+        "the script requeues its job itself",
+        "scancel sends the same signals as a preemption, so such a script brings back a job that its user "
+        "has cancelled, and a program that fails at once is started for ever.",
+        "Let `hpc-elastic finish` decide, see `hpc-elastic adopt`.",
+    ),
+    Pitfall.HALF_NO_KILL: Rule(
+        "--no-kill for only one of sbatch and srun",
+        "After the loss of a node the job shrinks only if both have it. sbatch does not hand it on to srun.",
+        "Give `--no-kill` to both, or to neither.",
+    ),
+    Pitfall.KILL_ON_BAD_EXIT: Rule(
+        "one task that fails ends all others",
+        "With `--kill-on-bad-exit` srun ends the other tasks while they save.",
+        "Give srun `--kill-on-bad-exit=0`.",
+    ),
+    Pitfall.TORCHRUN: Rule(
+        "torchrun ends with a lost node",
+        "Its agents meet at a host of the job. If that is lost, or the job is requeued, nothing decides "
+        "whether and from where the run continues.",
+        "`hpc-elastic adopt SCRIPT` shows the lines that change.",
+    ),
+    Pitfall.PYTHON_SYNTAX: Rule(
+        "Python cannot read the script",
+        "The job is queued, waits for its nodes, and its workers end at once.",
+        "Correct the line.",
+    ),
+    Pitfall.NO_TICK: Rule(
+        "the script reports no steps",
+        "Goodput, rate and time left are not known, and a hang is not noticed.",
+        "Call `worker.tick(step)` after each step.",
+    ),
+    Pitfall.NO_MARK: Rule(
+        "the script marks no checkpoint",
+        "No start knows a checkpoint of the one before, so each may begin at step 0.",
+        "Call `worker.checkpoint_saved(step, path)` after each save.",
+    ),
+    Pitfall.NO_STOP: Rule(
+        "the script does not ask whether to stop",
+        "A preemption or a time limit ends it unsaved.",
+        "Leave the loop and save when `worker.should_stop()` is true.",
+    ),
+    Pitfall.NO_RESUME: Rule(
+        "the script saves, but does not ask where to start",
+        "After a restart ranks may load different checkpoints, or none.",
+        "Begin at `worker.latest_checkpoint()`, which is the same on all ranks.",
+    ),
+    Pitfall.OWN_HANDLER: Rule(
+        "the script has a signal handler of its own",
+        "Ranks get a signal at different steps, so those that leave their loop first hang the others. With "
+        "should_stop the agent agrees on one step for all ranks, and sends the signal only as a last resort.",
+        "Use `worker.should_stop()` in place of the handler.",
+    ),
+    Pitfall.JOB_FILE: Rule(
+        "submit would refuse the job file",
+        "The same check as that of `hpc-elastic submit`; nothing is queued.",
+        "See the message.",
+    ),
+}
+
+
+class LintFinding(NamedTuple):
+    """A pitfall in a line of a file."""
+
+    line: int  # from 1
+    rule: Pitfall
+    detail: str = ""  # in place of the rule's title

@@ -1,0 +1,136 @@
+"""The pitfalls of a job script, ours or anybody's. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hpc_elastic.slurm.job.shell_text import code_of, parts
+from hpc_elastic.slurm.lint.rules import LintFinding, Pitfall
+
+BOM = "\ufeff"
+_OPTION = re.compile(r"#SBATCH\s+(.*)")
+_SRUN = re.compile(r"(?<![\w./-])srun(?![\w./-])")
+_TORCHRUN = re.compile(r"(?<![\w./-])torchrun(?![\w-])|torch\.distributed\.(?:run|launch)(?!\w)")
+_REQUEUE = re.compile(r"(?<![\w./-])scontrol\s+requeue\b")
+_TRAP = re.compile(r"(?<![\w./-])trap\s.*\b(?:SIG)?TERM\b")
+_KILLS = re.compile(r"(?<!\S)(?:--kill-on-bad-exit(?:=[1-9]\d*)?|-K[1-9]*)(?!\S)")
+_NO_KILL = re.compile(r"(?<!\S)(?:--no-kill|-k)(?!\S)")
+_FINISHES = re.compile(r"(?<![\w-])finish(?![\w-])")
+
+
+def script_findings(text: str) -> list[LintFinding]:
+    """Return the pitfalls of a job script, in the order of its lines."""
+    plain = text.removeprefix(BOM).replace("\r\n", "\n")
+    found = [LintFinding(1, Pitfall.WINDOWS_TEXT)] if plain != text else []
+    if not plain.startswith("#!"):
+        found.append(LintFinding(1, Pitfall.NO_SHEBANG))
+    commands = _commands(plain)
+    found += _of_options(plain)
+    found += _of_commands(commands)
+    found += _of_sruns(commands)
+    found += _of_no_kill(plain, commands)
+    return sorted(found)
+
+
+class _Command(NamedTuple):
+    """A command of a script."""
+
+    line: int
+    code: str  # with marks for quoted text
+    text: str
+    after: str  # the operator behind it
+
+    @property
+    def starts_srun(self) -> bool:
+        """Whether it runs srun."""
+        return _SRUN.search(self.code) is not None
+
+
+def _commands(text: str) -> list[_Command]:
+    code, found = code_of(text), []
+    for part in parts(code):
+        own = code[part.start : part.end]
+        begin = part.start + len(own) - len(own.lstrip())
+        line = text.count("\n", 0, begin) + 1
+        found.append(_Command(line, own, text[part.start : part.end], part.after))
+    return found
+
+
+def _options(text: str) -> tuple[dict[int, str], dict[int, str]]:
+    """Return the options of a script by line: those that sbatch reads, and those that it does not."""
+    read: dict[int, str] = {}
+    late: dict[int, str] = {}
+    has_begun = False
+    for number, line in enumerate(text.splitlines(), 1):
+        option = _OPTION.match(line)
+        if option is not None:
+            (late if has_begun else read)[number] = option[1]
+        has_begun = has_begun or (bool(line.strip()) and not line.lstrip().startswith("#"))
+    return read, late
+
+
+def _of_options(text: str) -> Iterator[LintFinding]:
+    read, late = _options(text)
+    for line, option in late.items():
+        yield LintFinding(line, Pitfall.LATE_OPTION, f"sbatch does not read #SBATCH {option}")
+    refused = [line for line, option in read.items() if "--no-requeue" in option.split()]
+    if refused or not any("--requeue" in option.split() for option in read.values()):
+        yield LintFinding(refused[0] if refused else 1, Pitfall.NO_REQUEUE)
+    if not any(re.search(r"--open-mode[= ]a", option) for option in read.values()):
+        yield LintFinding(1, Pitfall.LOG_TRUNCATED)
+    for line, option in read.items():
+        if re.search(r"--signal[= ]R?BR?:", option):
+            yield LintFinding(line, Pitfall.SIGNAL_TO_BATCH)
+
+
+def _of_commands(commands: list[_Command]) -> Iterator[LintFinding]:
+    for one in commands:
+        said = one.text if re.match(r"\s*trap\s", one.code) else one.code  # the words of a trap are quoted
+        if _REQUEUE.search(said):
+            yield LintFinding(one.line, Pitfall.OWN_REQUEUE)
+        if _TORCHRUN.search(one.code):
+            yield LintFinding(one.line, Pitfall.TORCHRUN)
+        if one.starts_srun and _KILLS.search(one.code):
+            yield LintFinding(one.line, Pitfall.KILL_ON_BAD_EXIT)
+
+
+def _of_sruns(commands: list[_Command]) -> Iterator[LintFinding]:
+    """Yield the ways in which a script ends before its tasks; ours has its traps in another file."""
+    if any(_FINISHES.search(one.code) for one in commands):
+        return
+    has_trap = False
+    for one in commands:
+        has_trap = has_trap or _TRAP.search(one.code) is not None
+        if not one.starts_srun:
+            continue
+        if re.match(r"\s*exec\s", one.code):
+            yield LintFinding(one.line, Pitfall.EXEC_SRUN)
+        elif not has_trap:
+            yield LintFinding(one.line, Pitfall.NO_TRAP)
+        if one.after == "&":
+            yield LintFinding(one.line, Pitfall.SRUN_IN_BACKGROUND)
+
+
+def _of_no_kill(text: str, commands: list[_Command]) -> Iterator[LintFinding]:
+    of_job = [line for line, option in _options(text)[0].items() if _NO_KILL.search(option)]
+    for one in commands:
+        if one.starts_srun and bool(_NO_KILL.search(one.code)) != bool(of_job):
+            yield LintFinding(of_job[0] if of_job else one.line, Pitfall.HALF_NO_KILL)
+
+
+def fixed(text: str, findings: list[LintFinding]) -> str:
+    """Return a script with the changes that are safe.
+
+    Args:
+        text: of the script.
+        findings: in it.
+    """
+    rules = {found.rule for found in findings}
+    if Pitfall.WINDOWS_TEXT in rules:
+        text = text.removeprefix(BOM).replace("\r\n", "\n")
+    if Pitfall.LOG_TRUNCATED in rules and text.startswith("#!"):
+        first, _, rest = text.partition("\n")
+        text = f"{first}\n#SBATCH --open-mode=append\n{rest}"
+    return text
