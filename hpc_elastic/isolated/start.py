@@ -117,8 +117,8 @@ class InstalledPackages:
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         """Return where a module is, as Python asks; None if it is nowhere."""
-        if path is not None or self not in sys.meta_path:
-            return None
+        if path is not None or name in sys.stdlib_module_names or self not in sys.meta_path:
+            return None  # Python's own are in no package, though some are missing here, such as msvcrt
         sys.meta_path.remove(self)
         from hpc_elastic.isolated.search_path import search_installed  # noqa: PLC0415 - it may be in the file
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -15,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench_lib.group import Group, environment, is_alive
-from bench_lib.launchers import Launcher, Shape
+from bench_lib.launchers import HPC_ELASTIC, Launcher, Shape
+from bench_lib.one_file import floor, from_one_file
 from bench_lib.recovery import recovery
 from bench_lib.tee import output
 
@@ -57,6 +59,26 @@ def start(launcher: Launcher, effort: Effort) -> Samples:
     return {"first_line_s": first_line, "rss_mb": rss, "pss_mb": pss}
 
 
+def one_file(launcher: Launcher, effort: Effort) -> Samples:
+    """The same from one file, as a submitted job starts, in turns with a bare Python; of ours alone."""
+    if launcher.name != HPC_ELASTIC.name:
+        return {}
+    samples: Samples = {"one_file_s": [], "floor_s": [], "installed_s": [], "times_floor": []}
+    with from_one_file(launcher) as ours:
+        for _ in range(effort.repetitions):
+            ways = (("installed_s", launcher), ("one_file_s", ours), ("floor_s", floor(launcher)))
+            for name, one in ways:
+                with Group(one, Shape(agents=1, workers=1)) as group:
+                    samples[name].append(group.wait_for_workers()[0].started_s - group.started_s)
+        if shutil.which("strace"):
+            calls, opened = _metadata_calls(ours, effort)
+            samples.update(one_file_calls=calls, one_file_opened=opened)
+    samples["times_floor"] = [
+        statistics.median(samples["one_file_s"]) / statistics.median(samples["floor_s"])
+    ]
+    return samples
+
+
 def idle(launcher: Launcher, effort: Effort) -> Samples:
     """CPU [ms/s] and voluntary context switches [1/s] of an agent of two; the busier one counts."""
     cpu, wakeups = [], []
@@ -79,6 +101,12 @@ def metadata_calls(launcher: Launcher, effort: Effort) -> Samples:
 
     Counted are the system calls that name a file, and getdents64; its children are not counted.
     """
+    calls, opened = _metadata_calls(launcher, effort)
+    return {"metadata_calls": calls, "opened_files": opened}
+
+
+def _metadata_calls(launcher: Launcher, effort: Effort) -> tuple[list[float], list[float]]:
+    """Return the calls of each start, and how many of them open a file."""
     calls, opened = [], []
     for _ in range(effort.long_repetitions):
         with tempfile.NamedTemporaryFile(mode="r") as trace:
@@ -91,7 +119,7 @@ def metadata_calls(launcher: Launcher, effort: Effort) -> Samples:
             lines = re.findall(r"^\w+(?=\()", trace.read(), flags=re.MULTILINE)
         calls.append(float(len(lines)))
         opened.append(float(sum(call.startswith("open") for call in lines)))
-    return {"metadata_calls": calls, "opened_files": opened}
+    return calls, opened
 
 
 def four_agents(launcher: Launcher, effort: Effort) -> Samples:
@@ -191,6 +219,7 @@ MEASURES: dict[str, Callable[[Launcher, Effort], Samples]] = {
     "start": start,
     "idle": idle,
     "metadata": metadata_calls,
+    "one-file": one_file,
     "four-agents": four_agents,
     "replace": replace_workers,
     "orphans": orphans,

@@ -37,6 +37,17 @@ def test_measures_and_writes_what_it_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_start_from_one_file_is_measured_beside_a_bare_python(tmp_path: Path) -> None:
+    """It opens fewer files than one from the installed package."""
+    ended = bench("--measure", "one-file", "metadata", "--json", str(tmp_path / "bench.json"))
+    assert 0 == ended.returncode, ended.stderr
+    samples = json.loads((tmp_path / "bench.json").read_text())["samples"]["hpc_elastic"]
+    assert all(min(samples[name]) > 0 for name in ("installed_s", "one_file_s", "floor_s", "times_floor"))
+    if shutil.which("strace"):
+        assert samples["one_file_opened"][0] < samples["opened_files"][0] / 2
+
+
+@pytest.mark.slow
 def test_nothing_outlives_a_killed_agent() -> None:
     """The promise that needs no stopwatch holds."""
     ended = bench("--measure", "orphans", "--strict")
