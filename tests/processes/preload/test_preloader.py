@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import time
 
 import pytest
 
 from hpc_elastic.processes.linux import all_processes
 from hpc_elastic.processes.preload.preloader import Preloader, PreloadPhase
-from hpc_elastic.processes.process import ProcessSpec
+from hpc_elastic.processes.process import ProcessSpec, spawn
 from hpc_elastic.testing.waiting import wait_until
 from tests.processes.preload.warm import Place, forked
+
+_MOMENTS = 10
 
 
 def _pid(preloader: Preloader) -> int:
@@ -81,7 +85,7 @@ def test_a_module_that_reads_the_rank_as_it_is_imported_is_named(place: Place) -
         preloader.begin_round(1)
         assert preloader.fork(spec) is None
         assert (
-            "reads is not preloaded, workers import it themselves: "
+            "reads is no longer preloaded, workers import it themselves: "
             "it reads RANK (in reads), which each worker has for itself"
         ) == place.said[1]
         wait_until(lambda: not preloader.is_importing(), "it is ready again")
@@ -125,6 +129,33 @@ def test_a_process_that_is_killed_or_stopped_when_it_is_ready_is_replaced(
         assert first != _pid(preloader)
         assert not os.path.exists(f"/proc/{first}")
         assert (0, "ran\n", "") == place.end_of(forked(preloader, spec))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_worker_runs_once_whenever_the_process_is_killed_or_stopped(
+    number: signal.Signals, place: Place
+) -> None:
+    """At moments spread over imports and fork: the worker is a copy of it, or is started in its place."""
+    spec = _spec(place, "open('ran', 'a').write('x')\n")
+    began = time.monotonic()
+    with place.preloaded(("json",), spec) as preloader:
+        assert 0 == place.end_of(forked(preloader, spec)).code
+    whole_s = time.monotonic() - began
+    senders: list[subprocess.Popen[bytes]] = []
+    for moment in range(_MOMENTS):
+
+        def send(pid: int, after_s: float = whole_s * moment / _MOMENTS) -> None:
+            line = f"sleep {after_s:.4f}; kill -{number.value} {pid} 2>&-"
+            senders.append(subprocess.Popen(["sh", "-c", line]))
+
+        with place.preloaded(("json",), spec, send) as preloader:
+            preloader.begin_round(1)
+            worker = preloader.fork(spec) or spawn(spec)
+            assert (0, "", "") == place.end_of(worker)
+        assert "x" * (moment + 2) == (place.path / "ran").read_text()
+    for sender in senders:
+        sender.wait()
 
 
 def test_a_process_that_is_stopped_while_it_imports_is_given_up(place: Place) -> None:

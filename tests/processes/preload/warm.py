@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -55,13 +55,22 @@ class Place:
         return Preloader(wanted, SystemClock(), self.said.append)
 
     @contextmanager
-    def preloaded(self, modules: tuple[str, ...], spec: ProcessSpec) -> Iterator[Preloader]:
-        """Give a preloader that has done with its imports."""
+    def preloaded(
+        self, modules: tuple[str, ...], spec: ProcessSpec, meanwhile: Callable[[int], object] = int
+    ) -> Iterator[Preloader]:
+        """Give a preloader that has done with its imports.
+
+        Args:
+            modules: to be imported.
+            spec: its workers.
+            meanwhile: is called with the pid of the process that has begun to import.
+        """
         had = adopts_orphans()
         adopt_orphans()
         made = self.preloader(modules, spec)
         try:
             made.start()
+            meanwhile(*made.pids)
             wait_until(lambda: not made.is_importing(), "the imports are done", timeout_s=60.0)
             yield made
         finally:
