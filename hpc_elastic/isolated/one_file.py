@@ -17,6 +17,7 @@ from hpc_elastic.isolated.start import ModuleCode, packed
 AGENTS: Final = (
     "hpc_elastic.cli.main",
     "hpc_elastic.cli.run.command",
+    "hpc_elastic.cli.run.flags",
     "hpc_elastic.cli.run.options",
     "hpc_elastic.start.agent",
     "hpc_elastic.account.facts",

@@ -87,15 +87,17 @@ class ModulesOfFile:
             if size != len(begin) + listed + codes:
                 raise NotUsableError("it is not complete")
             self._index = marshal.loads(_read(fd, listed))  # noqa: S302 - nobody else can write it
-            self._codes = _read(fd, agents if is_agent else codes)
+            data = _read(fd, agents if is_agent else codes)
         finally:
             posix.close(fd)
+        places = {name: (begin, end) for name, (_, _, begin, end) in self._index.items() if end <= len(data)}
+        self._codes = {name: data[begin:end] for name, (begin, end) in places.items()}
 
     def find_spec(self, name: str, _path: "Any" = None, _target: "Any" = None) -> "Any":
         """Return where a module is, as Python asks; None if it is not here."""
-        known = self._index.get(name)
-        if known is None or known[3] > len(self._codes):
+        if name not in self._codes:
             return None
+        known = self._index[name]
         make: Any = type(sys.__spec__)
         spec = make(name, self, origin=known[0], is_package=known[1])
         spec.has_location = True
@@ -107,9 +109,8 @@ class ModulesOfFile:
         """Leave the making of modules to Python."""
 
     def exec_module(self, module: "Any") -> None:
-        """Run the code of a module."""
-        _, _, begin, end = self._index[module.__name__]
-        exec(marshal.loads(self._codes[begin:end]), module.__dict__)  # noqa: S102, S302
+        """Run the code of a module, which is not kept."""
+        exec(marshal.loads(self._codes.pop(module.__name__)), module.__dict__)  # noqa: S102, S302
 
 
 class InstalledPackages:

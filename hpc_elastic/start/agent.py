@@ -51,13 +51,13 @@ if TYPE_CHECKING:
 _REMEMBERING = 8  # so many nodes of a job ask Slurm; a thousand at once would be a burden to slurmctld
 
 
-def run_agent(options: LaunchOptions, slurm: SlurmEnv | None, held: int | None = None) -> int:
+def run_agent(options: LaunchOptions, slurm: SlurmEnv | None, guard: Guard | None = None) -> int:
     """Run this node's agent to its end.
 
     Args:
         options: the options of the agent.
         slurm: the facts of Slurm's environment, if it started it as a step.
-        held: a descriptor that stays open until the processes that the agent leaves behind have ended, too.
+        guard: the guard of this process, if it has been started already.
 
     Returns:
         The exit code of the agent's process.
@@ -73,7 +73,7 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None, held: int | None =
     if ended is not None:
         sys.stderr.write(f"{ended_text(options.paths, ended)}\n")
         return ended.ending.exit_code if ended.ending else ExitCode.FAILED
-    with open_agent(options, slurm, owns_process=True, held=held) as opened:
+    with open_agent(options, slurm, owns_process=True, guard=guard) as opened:
         outcome = opened.agent.run_to_end()
         record_takeover(opened, outcome)
         code = _say_goodbye(options, outcome, opened)
@@ -85,7 +85,7 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None, held: int | None =
 
 @contextmanager
 def open_agent(
-    options: LaunchOptions, slurm: SlurmEnv | None, *, owns_process: bool, held: int | None = None
+    options: LaunchOptions, slurm: SlurmEnv | None, *, owns_process: bool, guard: Guard | None = None
 ) -> Iterator[OpenAgent]:
     """Give an agent that is ready to run; afterwards nothing of it is left in this process.
 
@@ -95,11 +95,11 @@ def open_agent(
         options: the options of the agent.
         slurm: the facts of Slurm's environment, if it started it as a step.
         owns_process: whether this process has no children beside the agent's.
-        held: a descriptor that the guard keeps until nothing is left.
+        guard: the guard of this process, if it has been started already.
     """
     signals = options.signals
     with ExitStack() as stack:
-        guard = Guard.start(held)
+        guard = Guard.start() if guard is None else guard
         stack.callback(guard.stop)
         if slurm is None or slurm.task is not None:  # a host may have two tasks of an array
             name, claim = claim_node_name(options.node, options.paths.root)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.cli.run.command import main, parser
-from hpc_elastic.cli.run.flags import torchs_parser
+from hpc_elastic.cli.run.command import main
+from hpc_elastic.cli.run.flags import parser, torchs_parser
 from hpc_elastic.cli.run.setting_flags import comma_list
 
 SPELLED = [

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpc_elastic.cli.run.command import parser
+from hpc_elastic.cli.run.flags import parser
 from hpc_elastic.cli.run.nodes import RunPlace, check_room, node_name, place_of, settings_of
 from hpc_elastic.cli.run.options import resolve
 from hpc_elastic.errors import InputError

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.cli.main import main
-from hpc_elastic.cli.run.command import parser
+from hpc_elastic.cli.run.flags import parser
 from hpc_elastic.cli.run.work import preload_of
 from hpc_elastic.errors import InputError
 from hpc_elastic.processes.linux import all_processes

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.cli.run.command import main, parser, unshared
+from hpc_elastic.cli.run.command import main, unshared
+from hpc_elastic.cli.run.flags import parser
 from hpc_elastic.cli.run.options import resolve
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.run_log import read_state

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from hpc_elastic.cli.commands.ending.finish import _parser as finish_parser
-from hpc_elastic.cli.run.command import parser as run_parser
+from hpc_elastic.cli.run.flags import parser as run_parser
 from hpc_elastic.cli.typer_app import app_for
 
 _COMMAND = re.compile(r"(?:^|\s)(hpc-elastic (?:.|\\\n)*)")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.cli.run.command import parser
+from hpc_elastic.cli.run.flags import parser
 from hpc_elastic.exit_codes import ExitCode
 from tests.docs.pages import DOCS, REPOSITORY, blocks, definitions, first_cells, spans, text_of
 from tests.docs.public import PAGES, Name, Shown, difference, methods, public_names, real_signature, shown

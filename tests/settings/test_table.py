@@ -15,7 +15,7 @@ import typer
 from hpc_elastic.cli.commands.ending import finish
 from hpc_elastic.cli.job_options import with_job_options
 from hpc_elastic.cli.run.agent_parts import budgets_of, drain_times_of, hang_options_of, probe_of
-from hpc_elastic.cli.run.command import parser
+from hpc_elastic.cli.run.flags import parser
 from hpc_elastic.errors import InputError
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.node.decision import RestartBudgets as AgentBudgets
@@ -218,7 +218,7 @@ def rows_of(*families):
 setting.rows_of = rows_of
 
 from hpc_elastic.cli import app
-from hpc_elastic.cli.run.command import parser
+from hpc_elastic.cli.run.flags import parser
 from hpc_elastic.slurm.job.script import agent_flags
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.submitit import HpcElasticExecutor

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.cli.run.command import parser
+from hpc_elastic.cli.run.flags import parser
 from hpc_elastic.slurm.job.script import (
     RunNames,
     agent_flags,

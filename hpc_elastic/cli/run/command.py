@@ -12,18 +12,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hpc_elastic.cli.run.flags import parser
 from hpc_elastic.errors import HpcElasticError, InputError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.ids import Env
 from hpc_elastic.node.workers.worker_env import OF_MPI
+from hpc_elastic.processes.guard import Guard
 from hpc_elastic.slurm.watch.process_tree import is_searched, read_cgroups, run_apart
 from hpc_elastic.text import visible_lines
 
 if TYPE_CHECKING:
     from hpc_elastic.cli.run.options import RunPlan
-
-__all__ = ["main", "parser"]
 
 _SEVERAL = 2  # nodes that have to meet
 
@@ -44,7 +42,10 @@ def main(argv: Sequence[str], *, owns_process: bool = False) -> int:
 
 
 def _run(argv: Sequence[str], held: int | None) -> int:
+    guard = Guard.start(held)  # before the imports, so that it stays small
     try:
+        from hpc_elastic.cli.run.flags import parser  # noqa: PLC0415 - the guard needs none of it
+
         args = parser().parse_args(argv)
         from hpc_elastic.cli.run import options  # noqa: PLC0415 - usage errors need none of it
         from hpc_elastic.start.agent import run_agent  # noqa: PLC0415 - usage errors need none of it
@@ -52,7 +53,7 @@ def _run(argv: Sequence[str], held: int | None) -> int:
         plan = options.resolve(args, os.environ)
         if plan.slurm is None or plan.options.node in plan.slurm.node_names[:1]:
             _tell(plan)
-        return run_agent(plan.options, plan.slurm, held)
+        return run_agent(plan.options, plan.slurm, guard)
     except InputError as error:
         print(f"error: {visible_lines(str(error))}", file=sys.stderr)  # noqa: T201 - a command's output
         return ExitCode.USAGE
@@ -61,6 +62,8 @@ def _run(argv: Sequence[str], held: int | None) -> int:
         return ExitCode.FAILED
     except KeyboardInterrupt:  # before the agent waits for signals
         return 128 + signal.SIGINT
+    finally:
+        guard.stop()
 
 
 def _open_standard_streams() -> None:
