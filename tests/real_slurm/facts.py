@@ -42,7 +42,7 @@ FACTS = {
     ),
     "early requeue": Fact(
         "GPUs of a job that is requeued before the loss of its node is noticed",
-        ("lost", "lost", "kept", "kept"),
+        ("kept", "lost", "kept", "kept"),
     ),
     "node range": Fact(
         "nodes that --nodes=1-4 --ntasks-per-node=1 gets where 4 are free", ("4", "1", "4", "4")
@@ -56,6 +56,14 @@ FACTS = {
     "tres per task": Fact(
         "SLURM_TRES_PER_TASK of a script submitted with --cpus-per-task=2", ("", "", "cpu=2", "cpu=2")
     ),
+    "told of loss": Fact(
+        "what the tasks of a job that loses a node hear before SIGKILL", ("", "TERM", "TERM", "TERM")
+    ),
+    "own signal": Fact(
+        "what tasks hear where preemption sends the signal that --signal=B: asks for", ("CONT", "", "", "")
+    ),
+    "node gpus": Fact("SLURM_GPUS_ON_NODE of an agent on a node with 2 GPUs", ("", "2", "2", "2")),
+    "gpus per task": Fact("GPUs that a task sees with --gpus-per-task=1 and two tasks", ("2", "1", "1", "1")),
     "job times": Fact(
         "SLURM_JOB_START_TIME and SLURM_JOB_END_TIME of a script", ("absent", "absent", "set", "set")
     ),

@@ -75,7 +75,8 @@ def drained(cluster: Cluster) -> Iterator[str]:
 
 def test_a_node_with_a_hostile_reason_is_read_as_it_is(cluster: Cluster, drained: str) -> None:
     """The other one that the reason names is up."""
-    rows = ask(cluster, answers.STATES, "sinfo", "--all", "--Node", "--nodes=node[1-2]")
+    form = answers.OLD_STATES if cluster.version.startswith("20.") else answers.STATES
+    rows = ask(cluster, form, "sinfo", "--all", "--Node", "--nodes=node[1-2]")
     assert {drained: REASON} == answers.draining(rows)
     assert not answers.is_down(rows)
     offers = ask(cluster, answers.OFFERS, "sinfo", "--Node")

@@ -79,15 +79,21 @@ def test_an_agent_is_told_who_and_where_it_is(
 
 
 @pytest.mark.parametrize("name", ["plain", "gres", "gpus", "two tasks"])
-def test_gpus_of_a_node_are_told(environments: dict[str, list[dict[str, str]]], name: str) -> None:
+def test_gpus_of_a_node_are_told(
+    environments: dict[str, list[dict[str, str]]], name: str, session_cluster: Cluster
+) -> None:
     """However they were asked for, every task sees all GPUs that the job has on its node."""
+    gpus = session_cluster.fact("node gpus")
     for task in environments[name]:
-        assert ("0,1", "2") == (task["CUDA_VISIBLE_DEVICES"], task["SLURM_GPUS_ON_NODE"])
+        assert ("0,1", gpus) == (task["CUDA_VISIBLE_DEVICES"], task.get("SLURM_GPUS_ON_NODE", ""))
 
 
-def test_gpus_per_task_are_split(environments: dict[str, list[dict[str, str]]]) -> None:
+def test_gpus_per_task_are_split(
+    environments: dict[str, list[dict[str, str]]], session_cluster: Cluster
+) -> None:
     """With --gpus-per-task each task is told of one device; without a request of none."""
-    assert [1, 1] == [len(task["CUDA_VISIBLE_DEVICES"].split(",")) for task in environments["gpu per task"]]
+    told = 2 * [int(session_cluster.fact("gpus per task"))]
+    assert told == [len(task["CUDA_VISIBLE_DEVICES"].split(",")) for task in environments["gpu per task"]]
     assert "CUDA_VISIBLE_DEVICES" not in environments["no gpu"][0]
     assert "1" == environments["no gpu"][0]["SLURM_CPUS_ON_NODE"]  # hence -c or --exclusive
 

@@ -129,6 +129,7 @@ class Form(NamedTuple):
 
 
 STATES = Form(("nodelist", "statecomplete", "reason"), is_long=True)
+OLD_STATES = Form(("nodelist", "statelong", "reason"), is_long=True)  # Slurm before 21.08: `down*`
 OFFERS = Form(("N", "P", "T", "f", "G"))  # name, partition, state, features, what else it has
 JOBS = Form(tuple(_COLUMNS.values()), is_long=True)
 COMMENTS = Form(("F", "k"))
@@ -230,6 +231,14 @@ def with_comment(rows: Iterable[Sequence[str]], token: str) -> list[str]:
     return [*dict.fromkeys(found)]
 
 
+def has_states(rows: Iterable[Sequence[str]]) -> bool:
+    """Return whether rows of `STATES` have states: sinfo leaves out a column that it does not know.
+
+    Without it the cells of three lines, which begin with a newline, make two rows.
+    """
+    return not any("\n" in state for _, state, _ in rows)
+
+
 def draining(rows: Iterable[Sequence[str]]) -> dict[str, str]:
     """Return the reasons of the nodes that take no more jobs, by name, from rows of `STATES`."""
     return {name: "" if reason == "none" else reason for name, state, reason in rows if "drain" in state}
@@ -237,7 +246,7 @@ def draining(rows: Iterable[Sequence[str]]) -> dict[str, str]:
 
 def is_down(rows: Iterable[Sequence[str]]) -> bool:
     """Return whether Slurm has given up one of the nodes, from rows of `STATES`."""
-    return any("down" in state or "not_responding" in state for _, state, _ in rows)
+    return any("down" in state or "not_responding" in state or "*" in state for _, state, _ in rows)
 
 
 class LostNodeState(NamedTuple):

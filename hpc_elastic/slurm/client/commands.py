@@ -367,7 +367,12 @@ class Slurm:
         return answers.draining(self._states(",".join(names)))
 
     def _states(self, node_list: str) -> list[tuple[str, ...]]:
-        return self._table(answers.STATES, "sinfo", "--all", "--Node", f"--nodes={node_list}")
+        words = ("sinfo", "--all", "--Node", f"--nodes={node_list}")
+        try:
+            rows = self._table(answers.STATES, *words)
+        except answers.UnclearAnswerError:
+            rows = []
+        return rows if rows and answers.has_states(rows) else self._table(answers.OLD_STATES, *words)
 
     def node_states(self, names: Sequence[str], job_ref: str) -> dict[str, LostNodeState]:
         """Return Slurm's answer about nodes that a job had at first, by name; unknown ones are left out."""

@@ -112,6 +112,14 @@ def test_a_row_that_is_no_job_is_refused(column: str, text: str) -> None:
         answers.read_jobs([row])
 
 
+@pytest.mark.parametrize("lines", [3, 6])
+def test_a_sinfo_that_does_not_know_the_column_of_states_is_noticed(lines: int) -> None:
+    """That of Slurm 20.11 prints the others: three lines of two cells are no two rows."""
+    text = "".join(f"node{at}{MARK}none{MARK}\n" for at in range(lines))
+    assert not answers.has_states(answers.STATES.rows(text, MARK, ("sinfo",)))
+    assert answers.has_states(rows("sinfo_states"))
+
+
 def test_states_of_nodes_are_told_from_the_reasons() -> None:
     """An administrator has written `State=IDLE`, a newline and another node into one."""
     known = rows("sinfo_states")
