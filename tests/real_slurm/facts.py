@@ -57,10 +57,15 @@ FACTS = {
         "SLURM_TRES_PER_TASK of a script submitted with --cpus-per-task=2", ("", "", "cpu=2", "cpu=2")
     ),
     "told of loss": Fact(
-        "what the tasks of a job that loses a node hear before SIGKILL", ("", "TERM", "TERM", "TERM")
+        "signal to the tasks of a job that loses a node, before SIGKILL", ("", "TERM", "TERM", "TERM")
     ),
     "own signal": Fact(
-        "what tasks hear where preemption sends the signal that --signal=B: asks for", ("CONT", "", "", "")
+        "signal to the tasks where preemption sends the batch script the signal of --signal=B:",
+        ("CONT", "", "", ""),
+    ),
+    "expedited": Fact(
+        "--requeue=expedite, where the site allows it",
+        ("refused", "refused", "refused", "starts at once after the loss of a node; held after a failure"),
     ),
     "node gpus": Fact("SLURM_GPUS_ON_NODE of an agent on a node with 2 GPUs", ("", "2", "2", "2")),
     "gpus per task": Fact("GPUs that a task sees with --gpus-per-task=1 and two tasks", ("2", "1", "1", "1")),

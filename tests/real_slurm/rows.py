@@ -222,6 +222,7 @@ NODE_LOSS = (
 )
 
 PATTERNS = (
+    Row("--requeue=expedite", ("slurm_sites.an_expedited_requeue_does_not_wait",)),
     Row("--nodes=MIN-MAX", ("slurm_shapes.a_range_of_nodes_gives_what_is_free",)),
     Row(
         "array of one-node jobs",

@@ -85,3 +85,26 @@ def test_a_requeue_before_the_loss_is_noticed_may_cost_the_gpus(start_cluster: S
         site.wait_for(
             lambda: "Invalid generic resource" in output.read_text(), 90, "srun to be refused its GPUs"
         )
+
+
+def test_an_expedited_requeue_does_not_wait(start_cluster: StartCluster) -> None:
+    """Where the site allows it: at once after the loss of a node; but a job that fails is held."""
+    more = ("--cred-expire", "600", "--extra", "SlurmctldParameters=enable_expedited_requeue")
+    site = start_cluster(nodes=2, options=more)
+    asked = ("sbatch", "--test-only", "--partition=low", "--requeue=expedite", "--wrap=true")
+    if site.fact("expedited") == "refused":
+        assert 0 != site.run("alice", asked).returncode
+        return
+    options = ("--partition=low", "--requeue=expedite")
+    lasts = site.submit("alice", *options, wrap="exec sleep 600")
+    fails = site.submit("alice", *options, wrap="exit 3")
+    ends = site.submit("alice", *options, wrap="scontrol update jobid=$SLURM_JOB_ID requeue=0; exit 3")
+    site.wait_state(fails, "REQUEUE_HOLD", 60)
+    site.wait_state(ends, "FAILED", 60)
+    site.wait_state(lasts, "RUNNING", 60)
+    site.crash(site.job(lasts)["BatchHost"])
+    site.wait_for(
+        lambda: (site.job(lasts)["JobState"], site.job(lasts)["Restarts"]) == ("RUNNING", "1"),
+        90,
+        "the job to run on the other node, 600 s before a usual requeue",
+    )
