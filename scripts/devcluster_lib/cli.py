@@ -11,7 +11,7 @@ from pathlib import Path
 from . import boxes, cluster, faults, packages
 from .errors import DevClusterError, MovingSuiteError
 from .layout import Layout, default_directory
-from .settings import Preempt, Settings, Tracker
+from .settings import Auth, Preempt, Settings, Tracker
 from .suites import SUITES
 
 DESCRIPTION = """\
@@ -176,6 +176,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         preempt=Preempt(options.preempt),
         grace_s=options.grace,
         tracker=Tracker(options.proctrack),
+        auth=Auth(options.auth),
         accounting=options.accounting,
         kill_wait_s=options.kill_wait,
         slurmd_timeout_s=options.slurmd_timeout,
@@ -227,7 +228,7 @@ def _add_start_options(parser: argparse.ArgumentParser) -> None:
         text = f"{text} (default: %(default)s)"
         parser.add_argument(option, type=int, default=value, metavar="N", help=text)
 
-    def choice(option: str, kinds: type[Preempt | Tracker], value: str, text: str) -> None:
+    def choice(option: str, kinds: type[Preempt | Tracker | Auth], value: str, text: str) -> None:
         text = f"{text} (default: %(default)s)"
         parser.add_argument(option, choices=[kind.value for kind in kinds], default=value, help=text)
 
@@ -241,6 +242,7 @@ def _add_start_options(parser: argparse.ArgumentParser) -> None:
     number("--cred-expire", default.cred_expire_s, "seconds that a requeued job has to wait")
     choice("--preempt", Preempt, default.preempt.value, "what preemption does to a job")
     choice("--proctrack", Tracker, default.tracker.value, "how Slurm finds the processes of a step")
+    choice("--auth", Auth, default.auth.value, "how Slurm's programs prove who they are")
     parser.add_argument("--accounting", action="store_true", help="run slurmdbd and MariaDB: sacct works")
     users = ",".join(default.users)
     parser.add_argument("--users", default=users, help="created when missing (default: %(default)s)")

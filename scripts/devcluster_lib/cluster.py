@@ -16,7 +16,7 @@ from .errors import DevClusterError
 from .layout import Layout
 from .namespaces import SYSTEM_PATH, Host
 from .processes import children, kill_and_wait, wait_until
-from .settings import Settings, Tracker
+from .settings import Auth, Settings, Tracker
 from .state import State
 
 JOB_ID_STEP = 1000
@@ -43,6 +43,7 @@ def start(layout: Layout, settings: Settings) -> float:
         if old is not None:
             tear_down(layout, old)
         cgroups.check(settings.tracker, packages.slurm_release())
+        packages.check_auth(settings.auth)
         plan = network.claim(layout.root)
         new = State(settings, plan, {}, (old.first_job_id if old else 0) + JOB_ID_STEP)
         state.write(layout, new)
@@ -67,7 +68,8 @@ def _bring_up(layout: Layout, new: State, plan: AddressPlan) -> None:
     with daemons.database_ready(layout, wanted=settings.accounting):  # takes seconds, hence meanwhile
         controller, *nodes = _boot_all(layout, new, plan)
     parts = Daemons(plan, layout, controller)
-    parts.start_munged()
+    if settings.auth is Auth.MUNGE:
+        parts.start_munged()
     if settings.accounting:
         parts.start_database()
     parts.start_slurmctld()

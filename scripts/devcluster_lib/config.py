@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .addresses import CONTROLLER, AddressPlan
 from .layout import Layout
-from .settings import Preempt, Settings, Tracker
+from .settings import Auth, Preempt, Settings, Tracker
 
 CONTROLLER_PORT = 6817
 EAGER = (
@@ -63,16 +63,17 @@ def slurm_conf(inputs: ConfigInputs) -> str:
 
 
 def _controller(inputs: ConfigInputs) -> Sequence[str]:
-    socket = inputs.layout.munge_socket
+    auth = inputs.settings.auth
+    socket = f"socket={inputs.layout.munge_socket}," if auth is Auth.MUNGE else ""
     return (
         "ClusterName=dev",
         f"SlurmctldHost={CONTROLLER}({inputs.plan.controller})",
         f"SlurmctldPort={CONTROLLER_PORT}",
         "SlurmUser=slurm",
         "SlurmdUser=root",
-        "AuthType=auth/munge",
-        "CredType=cred/munge",
-        f"AuthInfo=socket={socket},cred_expire={inputs.settings.cred_expire_s}",
+        f"AuthType=auth/{auth.value}",
+        f"CredType=cred/{auth.value}",
+        f"AuthInfo={socket}cred_expire={inputs.settings.cred_expire_s}",
         "MpiDefault=none",
         f"FirstJobId={inputs.first_job_id}",
         "MinJobAge=600",

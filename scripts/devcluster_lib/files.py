@@ -12,6 +12,7 @@ from pathlib import Path
 from . import config
 from .errors import DevClusterError
 from .layout import Layout
+from .settings import Auth
 from .state_file import locked
 
 USERS_LOCK = Path("/run/lock/devcluster-users")
@@ -108,10 +109,27 @@ def write_config(inputs: config.ConfigInputs) -> None:
     (layout.conf / "gres.conf").write_text(config.gres_conf(inputs))
     (layout.conf / "cgroup.conf").write_text(config.cgroup_conf(inputs))
     layout.hosts.write_text(config.hosts(inputs, socket.gethostname()))
+    if settings.auth is Auth.SLURM:
+        _prepare_own_auth(layout)
     if settings.accounting:
         _write_secret(layout.conf / "slurmdbd.conf", config.slurmdbd_conf(inputs), owner="slurm")
     for name in settings.node_names:
         (layout.spool / name).mkdir(exist_ok=True)
+
+
+def _prepare_own_auth(layout: Layout) -> None:
+    """Make the key of auth/slurm, and where slurmctld and slurmd listen for those who want a signature.
+
+    The sockets are those of the machine, or of the box: one such cluster at a time can be used there.
+    """
+    for name, owner in (("slurmctld", "slurm"), ("slurm", "root")):
+        place = Path("/run") / name
+        place.mkdir(exist_ok=True)
+        shutil.chown(place, owner, owner)
+    key = layout.conf / "slurm.key"
+    key.touch(0o600)
+    key.write_bytes(os.urandom(1024))
+    shutil.chown(key, "slurm", "slurm")
 
 
 def _write_secret(path: Path, text: str, owner: str) -> None:

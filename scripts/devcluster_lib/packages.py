@@ -13,6 +13,7 @@ from pathlib import Path
 
 from .errors import DevClusterError
 from .namespaces import SYSTEM_PATH
+from .settings import Auth
 
 POLICY = Path("/usr/sbin/policy-rc.d")
 BASE = {
@@ -57,6 +58,16 @@ def slurm_release() -> tuple[int, ...]:
             f"slurmd -V does not tell its version: {(said.stdout or said.stderr).strip()!r}."
         )
     return int(found[1]), int(found[2])
+
+
+def check_auth(auth: Auth) -> None:
+    """Refuse a way of authentication that this machine's Slurm has not.
+
+    Raises:
+        DevClusterError: its plugin is missing.
+    """
+    if not _is_there(f"auth_{auth.value}.so"):
+        raise DevClusterError(f"--auth {auth.value}: this Slurm has no such plugin; 24.11 and newer have it.")
 
 
 def install(*, accounting: bool) -> list[str]:

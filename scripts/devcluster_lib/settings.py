@@ -41,6 +41,13 @@ class Tracker(enum.Enum):
         return "cgroup" if self.uses_cgroups else "linuxproc"
 
 
+class Auth(enum.Enum):
+    """How Slurm's programs prove to each other who they are (AuthType)."""
+
+    MUNGE = "munge"
+    SLURM = "slurm"
+
+
 @dataclass(frozen=True)
 class Settings:
     """One cluster as the user asked for it.
@@ -53,6 +60,7 @@ class Settings:
         preempt: what preemption does to a job in `low` or `low0`.
         grace_s: GraceTime of partition `low` [s]; `low0` has none.
         tracker: process tracking plugin.
+        auth: how Slurm's programs prove who they are.
         accounting: run slurmdbd and MariaDB, so that sacct works.
         kill_wait_s: time between SIGTERM and SIGKILL [s].
         slurmd_timeout_s: silence after which slurmctld gives a node up [s].
@@ -68,6 +76,7 @@ class Settings:
     preempt: Preempt = Preempt.REQUEUE
     grace_s: int = 8
     tracker: Tracker = Tracker.LINUXPROC
+    auth: Auth = Auth.MUNGE
     accounting: bool = False
     kill_wait_s: int = 5
     slurmd_timeout_s: int = 10
@@ -94,6 +103,8 @@ class Settings:
         for option, (value, low, high) in ranges.items():
             if not low <= value <= high:
                 raise DevClusterError(f"{option} must be between {low} and {high}, not {value}.")
+        if self.auth is Auth.SLURM and self.accounting:
+            raise DevClusterError("--auth slurm works without --accounting only.")
         for user in self.users:
             if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,30}", user):
                 raise DevClusterError(f"--users: {user!r} is not a valid user name.")
@@ -110,7 +121,12 @@ class Settings:
 
     def to_json(self) -> dict[str, Any]:
         """Encode as plain JSON values."""
-        return {**asdict(self), "preempt": self.preempt.value, "tracker": self.tracker.value}
+        return {
+            **asdict(self),
+            "preempt": self.preempt.value,
+            "tracker": self.tracker.value,
+            "auth": self.auth.value,
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Settings:
@@ -120,6 +136,7 @@ class Settings:
                 **data,
                 "preempt": Preempt(data["preempt"]),
                 "tracker": Tracker(data["tracker"]),
+                "auth": Auth(data.get("auth", "munge")),
                 "users": tuple(data["users"]),
                 "extra": tuple(data["extra"]),
             }

@@ -76,6 +76,8 @@ class Cluster(Waits, Facts):
             RuntimeError: it did not come up; the text is what the command said.
         """
         where, shape = ("--dir", str(directory)), ("--nodes", str(nodes), "--proctrack", tracker)
+        auth = os.environ.get("DEVCLUSTER_AUTH")
+        options = (*(("--auth", auth) if auth else ()), *options)
         done = devcluster("start", *where, *shape, *options)
         match = re.fullmatch(r"export SLURM_CONF=(.+)\n", done.stdout)
         if done.returncode != 0 or match is None:

@@ -165,3 +165,19 @@ def test_wrong_usage_is_one_sentence(cluster: Cluster, words: list[str], hint: s
     assert (1, "") == (done.returncode, done.stdout)
     assert hint in done.stderr
     assert 1 == len(done.stderr.splitlines())
+
+
+def test_slurms_own_authentication(cluster: Cluster, start_cluster: StartCluster) -> None:
+    """With it users submit, and requeue what is theirs; an older Slurm says that it has no such plugin."""
+    own = ("--auth", "slurm")
+    if cluster.fact("own auth") == "absent":
+        with pytest.raises(RuntimeError, match="--auth slurm: this Slurm has no such plugin"):
+            start_cluster(nodes=1, options=own)
+        return
+    site = start_cluster(nodes=1, options=own)
+    assert "AuthType=auth/slurm\n" in site.slurm_conf.read_text()
+    job = site.submit("alice", "--requeue", wrap="srun sleep 600")
+    site.wait_state(job, "RUNNING")
+    assert 0 != site.run("bob", ["scontrol", "requeue", job]).returncode
+    assert 0 == site.run("alice", ["scontrol", "requeue", job]).returncode
+    site.wait_for(lambda: site.job(job)["Restarts"] == "1", 60, "the requeue")
