@@ -16,6 +16,7 @@ from hpc_elastic.record.journal import (
     WarningHeld,
 )
 from hpc_elastic.record.why_left import EarlyNotice, Notice
+from tests.meet.build import crash
 from tests.node.signalled_agent import Agent
 
 EARLY = Notice(Cause.TIME_LIMIT, "118 s before the time limit", early=EarlyNotice(118.0, 30.0))
@@ -180,7 +181,7 @@ def test_a_task_of_an_array_has_a_limit_of_its_own(tmp_path: Path) -> None:
     assert agent.signalled.asks_to_leave
 
 
-@pytest.mark.parametrize(("later_s", "leaves"), [(1.0, False), (60.0, True)])
+@pytest.mark.parametrize(("later_s", "leaves"), [(1.0, False), (4.9, False), (5.0, True), (60.0, True)])
 def test_a_second_warning_is_somebodys_wish(tmp_path: Path, later_s: float, leaves: bool) -> None:
     """Slurm warns once; what comes at once after it is the same one, from a slower hand."""
     agent = warned(tmp_path)
@@ -231,3 +232,41 @@ def test_who_has_not_asked_waits_for_its_turn(tmp_path: Path) -> None:
     agent = Agent(tmp_path, is_second=True)
     agent.hears(signal.SIGUSR2)
     assert (False, []) == (agent.signalled.asks_to_leave, agent.asked)
+
+
+def test_an_answer_to_no_question_holds_nothing(tmp_path: Path) -> None:
+    """The warning was followed meanwhile, or the round is over."""
+    agent = Agent(tmp_path)
+    agent.is_told(EARLY)
+    agent.signalled.tell()
+    over = warned(tmp_path)
+    over.run.commit(crash(1))
+    answers(over, EARLY)
+    assert ([], []) == (agent.said, over.said)
+    assert (None, None) == (agent.run.state.held_warning, over.run.state.held_warning)
+
+
+def test_a_warning_is_followed_at_once_when_the_workers_end(tmp_path: Path) -> None:
+    """There is nothing left to weigh."""
+    agent = warned(tmp_path)
+    agent.group.is_stopping = True
+    agent.signalled.note()
+    assert agent.signalled.asks_to_leave
+
+
+def test_a_warning_about_which_nobody_asked_is_asked_about_when_it_is_followed(tmp_path: Path) -> None:
+    """This node's turn has come and gone while its loop was held up."""
+    agent = warned(tmp_path, is_second=True)
+    agent.clock.advance(WEIGH_S)
+    agent.signalled.note()
+    assert (True, []) == (agent.signalled.asks_to_leave, agent.asked)
+    agent.signalled.tell()
+    assert [True] == [is_warning for _at, is_warning in agent.asked]
+
+
+def test_a_warning_without_slurm_is_followed_at_once(tmp_path: Path) -> None:
+    """Nobody could tell how early it is."""
+    agent = Agent(tmp_path)
+    agent.is_below_slurm, agent.is_asking = False, True
+    agent.hears(signal.SIGUSR2)
+    assert agent.signalled.asks_to_leave

@@ -12,6 +12,7 @@ from hpc_elastic.node.drain.signals import ANSWER_S
 from hpc_elastic.node.stop_rules import DrainTimes
 from hpc_elastic.record.journal import Cause, DrainExplained, Then
 from hpc_elastic.record.why_left import Notice
+from tests.meet.build import crash
 from tests.node.signalled_agent import Agent
 
 
@@ -314,3 +315,53 @@ def test_a_signalled_agent_writes_no_longer_than_its_workers_have(
     agent.signalled.insist(write)
     assert tries == tried[-1] - tried[0]
     assert "left without a word: the file system is away" == agent.said[-1]
+
+
+class Listener(Agent):
+    """One that notes how it began to listen."""
+
+    def begin(self, *, is_first: bool) -> None:
+        """Listen."""
+        self.limits.append(float(is_first))
+
+
+def test_the_first_node_of_a_round_listens_for_all(tmp_path: Path) -> None:
+    """Only one looks at the clock."""
+    agents = Listener(tmp_path), Listener(tmp_path, is_second=True)
+    for agent in agents:
+        formed = agent.run.state.running
+        assert formed is not None
+        agent.signalled.begin(formed)
+    assert [[1.0], [0.0]] == [agent.limits for agent in agents]
+
+
+def test_the_drain_file_adds_nothing_to_a_signal(agent: Agent, tmp_path: Path) -> None:
+    """The workers have been asked already."""
+    agent.hears(signal.SIGTERM)
+    said = list(agent.said)
+    (tmp_path / "drain").touch()
+    agent.clock.advance(10)
+    agent.signalled.note()
+    assert (said, 15.0) == (agent.said, agent.left_s)
+
+
+def test_a_node_that_leaves_alone_after_the_round_explains_nothing(tmp_path: Path) -> None:
+    """There is no drain: nobody has workers."""
+    agent = Agent(tmp_path, on_signal=Then.REJOIN)
+    agent.run.commit(crash(1))
+    agent.hears(signal.SIGTERM)
+    agent.is_told(Notice(Cause.NODE_LOSS, "down", explains=True))
+    agent.signalled.tell()
+    assert (None, None) == (agent.run.state.drain, agent.run.state.explained)
+
+
+def test_a_signal_turns_a_pause_into_leaving(agent: Agent) -> None:
+    """The others have paused for a node that joins."""
+    agent.other.run.refresh()
+    agent.other.run.request_drain(Cause.MEMBERSHIP, Then.REJOIN)
+    agent.run.refresh()
+    agent.hears(signal.SIGTERM)
+    agent.signalled.tell()
+    drain = agent.run.state.drain
+    assert drain is not None
+    assert (Cause.PREEMPTION, Then.LEAVE) == (drain.cause, drain.then)

@@ -23,6 +23,9 @@ RELEASED = LostNodeState("idle", "", 10.0, in_job=False)
         pytest.param(
             SET_DOWN._replace(words="idle+powering_down"), "it was set down in Slurm (repair)", id="power"
         ),
+        pytest.param(
+            SET_DOWN._replace(words="idle+power"), "it was set down in Slurm (repair)", id="power-saved"
+        ),
         pytest.param(RELEASED, "Slurm took it from the job though it was up", id="released"),
         pytest.param(
             RELEASED._replace(words="mixed"),

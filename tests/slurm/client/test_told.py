@@ -144,3 +144,33 @@ def test_a_text_that_tells_gpus_is_not_believed() -> None:
     forged = DETAILS.format("gpu:2") + "   Comment=x\n     Nodes=node1 CPU_IDs=0 Mem=0 GRES=gpu:8\n"
     with pytest.raises(UnclearAnswerError, match="node node1 occurs twice"):
         answers.gpus_on_nodes(forged)
+
+
+ROW = dict.fromkeys(answers._COLUMNS, "") | {"JobId": "7", "JobState": "RUNNING", "Comment": "(null)"}
+
+
+@pytest.mark.parametrize(
+    ("told", "read"),
+    [
+        ({"Comment": "(null)"}, {"Comment": None}),
+        ({"Comment": "mine"}, {"Comment": "mine"}),
+        ({"ReqNodeList": ""}, {"ReqNodeList": "(null)"}),
+        ({"ReqNodeList": "n1"}, {"ReqNodeList": "n1"}),
+        ({"PreemptTime": "N/A", "EndTime": "N/A"}, {"PreemptTime": "None", "EndTime": "Unknown"}),
+        ({"ArrayTaskId": "N/A", "ArrayJobId": "7"}, {"ArrayTaskId": None, "ArrayJobId": None}),
+        ({"ArrayTaskId": "0", "ArrayJobId": "7"}, {"ArrayTaskId": "0", "ArrayJobId": "7"}),
+    ],
+    ids=str,
+)
+def test_a_row_of_squeue_is_read_as_scontrol_writes_it(
+    told: dict[str, str], read: dict[str, str | None]
+) -> None:
+    """What is not there has scontrol's word for that, or no field."""
+    (job,) = answers.read_jobs([tuple((ROW | told).values())])
+    assert read == {name: job.get(name) for name in read}
+
+
+def test_the_only_record_is_that_of_the_job() -> None:
+    """By whatever name it was asked for."""
+    assert answers.job(JOB, "1050") == answers.job(JOB, "another")
+    assert {} == answers.job("", "1050")
