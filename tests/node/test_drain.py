@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.node.drain.drain import DurableWait, LocalDrain
+from hpc_elastic.node.drain.drain import LOOK_S, DurableWait, LocalDrain
 from hpc_elastic.node.ending import SAY_AGAIN_S, SUFFIX, StopHold
 from hpc_elastic.node.setup.notices import DrainFile, LaterNotices
 from hpc_elastic.node.stop_rules import (
@@ -488,3 +488,39 @@ def test_workers_that_run_on_are_signalled_and_not_ended() -> None:
     assert [(True, False), (True, True)] == [(step.signals, step.stop_now) for step in now_or_later]
     again = drain_step(TOLD._replace(has_signalled=True), state, times, me="n0.1", bound=None, now=2.0)
     assert not again.signals
+
+
+def test_marks_are_looked_at_ten_times_a_second(tmp_path: Path) -> None:
+    """Step 0 is one like any other; without a drain nobody waits."""
+    paths = RunPaths(tmp_path)
+    os.mkdir(paths.checkpoints)
+    mark(paths, 0, 0)
+    wait = DurableWait(paths)
+    assert not wait.waits(stopping(0)._replace(drain=None), 0.0)
+    assert wait.waits(stopping(0), 0.0)
+    mark(paths, 0, 1)
+    assert (True, False) == (wait.waits(stopping(0), LOOK_S / 2), wait.waits(stopping(0), LOOK_S))
+
+
+def test_processes_that_workers_have_left_are_kept_while_shards_are_missing(tmp_path: Path) -> None:
+    """Until the time of the drain is over; the drain began when it was first heard of."""
+    paths, clock, group = RunPaths(tmp_path), FakeClock(), Workers()
+    os.mkdir(paths.checkpoints)
+    mark(paths, 9, 0)
+    run = together(node_maker(MemoryStore(), clock), clock)[0].run
+    workers: Any = group
+    drain = LocalDrain(run, workers, DrainTimes(stop=25.0), DurableWait(paths))
+    run.request_drain(Cause.PREEMPTION, Then.LEAVE, "SIGTERM")
+    run.agree_stop(1, 9)
+    began = clock.monotonic()
+    for _ in range(2):
+        drain.step(clock.monotonic())
+        clock.advance(1)
+    assert began == run.drain_began
+    keeps = workers.keeps_left_overs
+    assert (True, False) == (keeps(began + 24), keeps(began + 25))
+    mark(paths, 9, 1)
+    assert not keeps(began + 24 + LOOK_S)
+    plain: Any = Workers()
+    LocalDrain(run, plain, DrainTimes())
+    assert not hasattr(plain, "keeps_left_overs")
