@@ -253,3 +253,15 @@ def test_a_leaving_node_is_not_watched(world: World) -> None:
     world.parts.rendezvous.run.report_left(Cause.PREEMPTION, "")
     assert Epoch(0, 0, 0, 0) == world.parts.rendezvous.run.state.epoch
     assert world.watch(25) is Hang.NONE
+
+
+@pytest.mark.parametrize("how", ["paused", "drained"])
+def test_workers_that_are_to_stop_are_not_suspected(world: World, how: str) -> None:
+    """They save, or wait for those that do."""
+    run = world.parts.rendezvous.run
+    if how == "paused":
+        run.request_drain(Cause.MEMBERSHIP, Then.REJOIN)
+    else:
+        run.report_drained(Cause.PREEMPTION)
+    assert run.state.running is not None
+    assert world.watch(20) is Hang.NONE
