@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from hpc_elastic.agent.server.exit_barrier import (
     round_of,
 )
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.errors import RendezvousConnectionError, StoreTimeoutError
+from hpc_elastic.errors import RendezvousClosedError, RendezvousConnectionError, StoreTimeoutError
 from hpc_elastic.multiprocessing.pcontext import NoTrap
 from hpc_elastic.node.spec import WorkerGroup
 from hpc_elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
@@ -265,3 +266,56 @@ def test_a_rendezvous_that_is_silent_is_logged_once(caplog: pytest.LogCaptureFix
     found = [(watch.nodes_waiting(handler), watch.is_out_of_touch, len(caplog.records)) for _ in range(6)]
     expected = [(1, False, 0), (2, False, 0), (0, True, 1), (0, True, 1), (3, False, 2), (4, False, 2)]
     assert expected == found
+
+
+class Handler:
+    """A rendezvous of somebody else's, in which two nodes wait."""
+
+    is_over = False
+
+    def num_nodes_waiting(self) -> int:
+        """Return how many wait."""
+        return 2
+
+    def is_closed(self) -> bool:
+        """Tell whether it is closed."""
+        return self.is_over
+
+    def get_run_id(self) -> str:
+        """Return the run's id."""
+        return "run-1"
+
+
+class OwnHandler(Handler):
+    """One that is closed only on purpose."""
+
+    def others_at_work(self) -> list[str]:
+        """Return the other nodes."""
+        return ["n2"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_over", "refused"),
+    [(Handler, True, False), (Handler, False, False), (OwnHandler, False, False), (OwnHandler, True, True)],
+)
+def test_workers_go_on_unless_the_run_was_ended_on_purpose(
+    kind: type[Handler], *, is_over: bool, refused: bool
+) -> None:
+    """Each node that leaves closes a rendezvous of somebody else's."""
+    handler: Any = kind()
+    handler.is_over = is_over
+    watch = MembershipWatch()
+    if refused:
+        with pytest.raises(RendezvousClosedError, match="run-1"):
+            watch.nodes_waiting(handler)
+    else:
+        assert 2 == watch.nodes_waiting(handler)
+
+
+def test_a_store_without_a_timeout_is_waited_for_as_long_as_is_said() -> None:
+    """In short parts, as any other."""
+    clock = FakeClock()
+    store: Any = SimpleNamespace(counts_writes=True, wait=NeverStore(clock).wait)
+    with pytest.raises(StoreTimeoutError):
+        WatchedStore(store, lambda: None, clock).wait(["k"], 2.5)
+    assert 2.5 == pytest.approx(clock.monotonic() - FakeClock().monotonic())

@@ -26,6 +26,11 @@ def test_every_tracker_takes_them(run_id: str) -> None:
     assert len(names["NEPTUNE_CUSTOM_RUN_ID"]) <= 36
 
 
+def test_a_run_without_a_letter_in_its_id_has_a_name() -> None:
+    """A name that begins with a dash is none to a tracker."""
+    assert tracker_env("/", "/scratch/a")["WANDB_RUN_ID"].startswith("run-")
+
+
 def test_the_run_can_be_recognized_in_the_tracker() -> None:
     """What people see begins with the run's own name."""
     assert tracker_env("digits-20260101", "/scratch/a")["WANDB_RUN_ID"].startswith("digits-20260101-")

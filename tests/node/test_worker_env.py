@@ -105,3 +105,10 @@ def test_arguments_of_functions_keep_their_types() -> None:
     assert ("rank 2", 7, None, ["${local_rank}"]) == substitute_texts(
         ["rank ${local_rank}", 7, None, ["${local_rank}"]], 2
     )
+
+
+def test_the_workers_of_a_role_are_those_of_its_nodes() -> None:
+    """However many the other roles have."""
+    members = (member("n1", 2, "trainer"), member("n2", 7, "reader"), member("n3", 1, "trainer"))
+    places = [place_of(members, one.node_id) for one in members]
+    assert [(0, 3), (0, 7), (2, 3)] == [(place.role_base, place.role_world_size) for place in places]
