@@ -70,7 +70,7 @@ READERS = {
     "slurm/submit/run_dir.py": "commands",
     # names and numbers that this package writes for itself, and characters of any text
     "paths.py": "characters that a file's name cannot have",
-    "record/member_names.py": "names of members, which are no sentences",
+    "meet/member_names.py": "names of members, which are no sentences",
     "typed_json.py": "characters of JSON",
     "text.py": "characters that act on a terminal",
 }

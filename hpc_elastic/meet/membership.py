@@ -13,11 +13,7 @@ from typing import NamedTuple
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import DamagedError, RendezvousStateError, RunDirError, StoreError
-from hpc_elastic.meet.rules import MeetingSettings
-from hpc_elastic.record.array_task import is_newer, start_of
-from hpc_elastic.record.journal import Epoch, Member, Port
-from hpc_elastic.record.member_names import (
-    MEMBERS,
+from hpc_elastic.meet.member_names import (
     TERMINAL,
     MemberName,
     Phase,
@@ -33,6 +29,9 @@ from hpc_elastic.record.member_names import (
     parse_suspicion,
     suspicions_in,
 )
+from hpc_elastic.meet.rules import MeetingSettings
+from hpc_elastic.record.array_task import is_newer, start_of
+from hpc_elastic.record.journal import MEMBERS, Epoch, Member, Port
 from hpc_elastic.store.protocol import Store
 from hpc_elastic.typed_json import decode, parse
 

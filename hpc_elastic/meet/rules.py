@@ -19,9 +19,9 @@ from hpc_elastic.meet.liveness import (
     silent,
     surely_silent,
 )
+from hpc_elastic.meet.member_names import TERMINAL, Phase, Roster, absent, natural
 from hpc_elastic.record.array_task import array_of, is_newer, outdated
 from hpc_elastic.record.journal import Epoch, RoundFormed
-from hpc_elastic.record.member_names import TERMINAL, Phase, Roster, absent, natural
 from hpc_elastic.record.state import RunState, is_released
 from hpc_elastic.settings.setting import agents
 from hpc_elastic.settings.table import JobSettings

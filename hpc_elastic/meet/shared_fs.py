@@ -23,11 +23,11 @@ from hpc_elastic.errors import (
 from hpc_elastic.meet import liveness, rules
 from hpc_elastic.meet.interface import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from hpc_elastic.meet.join_progress import beside_text, is_due, too_few_text, waiting_text
+from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.membership import Offer
 from hpc_elastic.meet.rules import refuse_stranger
 from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.record.journal import Decision, RoundFormed
-from hpc_elastic.record.member_names import Phase
 from hpc_elastic.record.state import RunState
 from hpc_elastic.text import are_text
 

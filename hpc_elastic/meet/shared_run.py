@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import StoreError
 from hpc_elastic.meet import liveness, rules
+from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.membership import Membership
 from hpc_elastic.meet.rules import MeetingSettings, sizes_text
 from hpc_elastic.record.journal import (
@@ -37,7 +38,6 @@ from hpc_elastic.record.journal import (
     WarningHeld,
 )
 from hpc_elastic.record.journal import RunFacts as RunFacts  # noqa: PLC0414 - found here by others
-from hpc_elastic.record.member_names import Phase
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.record.same_failure import signature
 from hpc_elastic.record.state import RunState

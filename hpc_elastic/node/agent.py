@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpc_elastic.errors import InputError, StoreError, TakenOverError
+from hpc_elastic.meet.member_names import GONE, Phase
 from hpc_elastic.meet.rules import Joined
 from hpc_elastic.meet.shared_fs import Interrupted
 from hpc_elastic.meet.shared_run import SharedRun
@@ -19,7 +20,6 @@ from hpc_elastic.node.setup.journal_entries import Reports
 from hpc_elastic.node.spec import ElasticAgent, RunResult, WorkerGroup, WorkerSpec
 from hpc_elastic.node.workers.local_group import LocalGroup
 from hpc_elastic.record.journal import RoundFormed
-from hpc_elastic.record.member_names import GONE, Phase
 from hpc_elastic.record.state import RunState
 
 FAST_LOOK_S = 0.02  # between two looks while nodes agree on something

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import InputError, StoreError
+from hpc_elastic.meet.member_names import steps_text
 from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.node.decision import Action, Group
 from hpc_elastic.node.ending import WorkersEnding
@@ -16,7 +17,6 @@ from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.spec import WorkerGroup, WorkerSpec, WorkerState
 from hpc_elastic.node.workers.local_group import LocalGroup, Results
 from hpc_elastic.record.journal import RoundFormed
-from hpc_elastic.record.member_names import steps_text
 
 if TYPE_CHECKING:
     from hpc_elastic.node.setup.work_log import WorkLog

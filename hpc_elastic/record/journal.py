@@ -17,6 +17,8 @@ from hpc_elastic import __version__
 from hpc_elastic.errors import DamagedError, RendezvousStateError
 from hpc_elastic.typed_json import Count, Like, Prose, Range, decode, parse_object
 
+MEMBERS = "members"  # the directory with the names of members, and of news for them
+NEWS = "news+"  # begins the name of news: that there is a record; its number follows
 FORMAT = 2
 
 Port = Annotated[int, Range(0, 65535)]
@@ -484,6 +486,11 @@ class _Head(NamedTuple):
     at: float
     by: Prose
     role: Role
+
+
+def news_name(number: int) -> str:
+    """Return the name by which a process that is no member announces its journal record."""
+    return f"{NEWS}{number}"
 
 
 def encode(entry: Entry, *, at: float, by: str, role: Role = Role.AGENT) -> bytes:

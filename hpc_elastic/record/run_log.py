@@ -10,8 +10,7 @@ from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import RendezvousStateError, StoreError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import journal
-from hpc_elastic.record.journal import Entry, Record, RecordError, Role
-from hpc_elastic.record.member_names import MEMBERS, news_name
+from hpc_elastic.record.journal import MEMBERS, Entry, Record, RecordError, Role, news_name
 from hpc_elastic.record.state import RunState, fits, fold
 from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.protocol import Store

@@ -21,13 +21,13 @@ from hpc_elastic.errors import (
     StoreError,
 )
 from hpc_elastic.meet.interface import RendezvousHandler, RendezvousInfo, free_port, full_host_name
+from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.membership import NODES, RUN_ID, Membership, NodeFacts, claim_node_name
 from hpc_elastic.meet.rendezvous_events import Trail, Who
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
 from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
 from hpc_elastic.paths import RunPaths, round_scope
 from hpc_elastic.record.journal import Epoch, Member, RoundFormed
-from hpc_elastic.record.member_names import Phase
 from hpc_elastic.record.run_directory import prepare_run_dir, tidy_run_dir
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.record.state import RunState

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from signal import Signals
 
 from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.meet.member_names import natural, parse_name
 from hpc_elastic.record.array_task import start_of
 from hpc_elastic.record.journal import (
     Cause,
@@ -16,7 +17,6 @@ from hpc_elastic.record.journal import (
     RoundFormed,
     TaskStopped,
 )
-from hpc_elastic.record.member_names import natural, parse_name
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.record.why_left import requeued_for, who_asked
 from hpc_elastic.text import count_text

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable
 from typing import BinaryIO, NamedTuple
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.meet.member_names import natural
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Record, RoundFormed
-from hpc_elastic.record.member_names import natural
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.store.plain_file import list_plain, open_plain
 from hpc_elastic.typed_json import whole_number

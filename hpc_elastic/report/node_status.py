@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.meet.member_names import natural
 from hpc_elastic.record.journal import NodeUnfit, Record, RoundFormed
-from hpc_elastic.record.member_names import natural
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client import hostlist
 

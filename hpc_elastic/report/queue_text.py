@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from hpc_elastic.clock import clock_text, date_text
+from hpc_elastic.meet.member_names import MemberName, Phase, natural
 from hpc_elastic.record.journal import EpochStarted, Record, RoundEnded
-from hpc_elastic.record.member_names import MemberName, Phase, natural
 from hpc_elastic.record.state import RunState
 from hpc_elastic.report.timeline import names_text, span_text
 from hpc_elastic.settings.table import in_force

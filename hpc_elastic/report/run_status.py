@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from hpc_elastic.meet.member_names import TERMINAL, MemberName, Phase, natural, parse_name
 from hpc_elastic.record.journal import Cause, Decision, Drained, Requeued, RoundFormed
-from hpc_elastic.record.member_names import TERMINAL, MemberName, Phase, natural, parse_name
 from hpc_elastic.record.state import RunState
 from hpc_elastic.record.why_left import requeued_for, who_asked
 from hpc_elastic.report.causes_text import unsaved_text

@@ -46,7 +46,7 @@ def waiting_turn(scale: Scale) -> Iterator[Series]:
 
 def _listings(world: World) -> list[float]:
     """Return the CPU time of listing the members [s], a part of each turn of the first node."""
-    from hpc_elastic.record.member_names import MEMBERS  # noqa: PLC0415
+    from hpc_elastic.record.journal import MEMBERS  # noqa: PLC0415
 
     took = []
     for _ in range(_TURNS):
@@ -59,8 +59,8 @@ def _listings(world: World) -> list[float]:
 def _turns(world: World, index: int) -> list[float]:
     """Return the CPU time of each turn [s] of a node, while the others beat and the last one is missing."""
     from bench_lib.scale_nodes import make_run  # noqa: PLC0415
+    from hpc_elastic.meet.member_names import Phase  # noqa: PLC0415
     from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting  # noqa: PLC0415
-    from hpc_elastic.record.member_names import Phase  # noqa: PLC0415
     from hpc_elastic.record.run_directory import prepare_run_dir  # noqa: PLC0415
     from hpc_elastic.store.shared_dir import SharedDirStore  # noqa: PLC0415
 

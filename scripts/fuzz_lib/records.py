@@ -17,11 +17,12 @@ from hpc_elastic.account.spans import History
 from hpc_elastic.agent.rank_assignment import RoleInstanceInfo
 from hpc_elastic.errors import DamagedError, RendezvousStateError, StoreError
 from hpc_elastic.frameworks.torch import addresses
+from hpc_elastic.meet import member_names
 from hpc_elastic.multiprocessing.errors import failure
 from hpc_elastic.multiprocessing.errors.summary import FailureRecord, failure_summary
 from hpc_elastic.node.hangs import look as hang_look
 from hpc_elastic.node.setup import hang_times
-from hpc_elastic.record import checkpoints, journal, member_names
+from hpc_elastic.record import checkpoints, journal
 from hpc_elastic.record.array_task import epoch_now, outdated, start_of
 from hpc_elastic.record.journal import Record
 from hpc_elastic.record.state import RunState, apply, fold

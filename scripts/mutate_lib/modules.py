@@ -25,7 +25,7 @@ DECIDING = (
     "record.node_faults",
     "rendezvous.parameters",
     "record.same_failure",
-    "record.member_names",
+    "meet.member_names",
     "meet.rules",
     "meet.shared_run",
     "record.state",

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.cli import app
+from hpc_elastic.meet.member_names import MemberName, Phase
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision, Entry, Epoch, EpochStarted, Member, RoundFormed, RunEnded
-from hpc_elastic.record.member_names import MemberName, Phase
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.submissions import Submission

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.cli import app
+from hpc_elastic.meet.member_names import MemberName, Phase
 from hpc_elastic.meet.membership import RUN_ID
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
@@ -21,7 +22,6 @@ from hpc_elastic.record.journal import (
     RoundFormed,
     RunEnded,
 )
-from hpc_elastic.record.member_names import MemberName, Phase
 from hpc_elastic.record.run_log import open_log
 
 EPOCH = Epoch(0, 0, 0, 0)

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.cli import app
+from hpc_elastic.meet.member_names import MemberName, Phase, steps_text
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision, RoundFormed, RunEnded
-from hpc_elastic.record.member_names import MemberName, Phase, steps_text
 from hpc_elastic.report.watch_screen import Pacer, ScreenFacts, WatchedNode, screen_lines
 from tests.cli.recorded_runs import EPOCH, MEMBERS, STARTED, paths, preempted, write
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hpc_elastic.meet.member_names import MemberName, Phase, Roster, Seen
 from hpc_elastic.meet.rules import Joining, MeetingSettings
 from hpc_elastic.record.journal import (
     Cause,
@@ -19,7 +20,6 @@ from hpc_elastic.record.journal import (
     RunEnded,
     Then,
 )
-from hpc_elastic.record.member_names import MemberName, Phase, Roster, Seen
 from hpc_elastic.record.state import RunState, fold
 
 E0 = Epoch(0, 0, 0, 0)

@@ -6,9 +6,9 @@ import pytest
 
 from hpc_elastic.meet import rules
 from hpc_elastic.meet.join_progress import too_few_text
+from hpc_elastic.meet.member_names import TERMINAL, MemberName, Phase, Seen, parse_name
 from hpc_elastic.meet.rules import FormRound, MeetingSettings, TooFew, Wait
 from hpc_elastic.record.journal import Cause, Drained, Entry, Record
-from hpc_elastic.record.member_names import TERMINAL, MemberName, Phase, Seen, parse_name
 from hpc_elastic.record.node_faults import node_faults
 from hpc_elastic.store.node_events import Fault
 from tests.meet.build import E0, after, joining, node_id, roster, seen, start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpc_elastic.meet import rules
+from hpc_elastic.meet.member_names import MemberName, Phase, Seen
 from hpc_elastic.meet.rules import (
     AskToJoin,
     Dismissed,
@@ -17,7 +18,6 @@ from hpc_elastic.meet.rules import (
     join,
 )
 from hpc_elastic.record.journal import Cause, Entry, Member, NodeLeft, RoundFormed, SizeWanted, Then
-from hpc_elastic.record.member_names import MemberName, Phase, Seen
 from tests.meet.build import E0, after, drain, loss, start
 
 SETTINGS = MeetingSettings(min_nodes=1, max_nodes=3, last_call_timeout=30, lease=4, may_outgrow=True)

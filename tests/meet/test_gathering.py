@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.membership import Membership, NodeFacts
 from hpc_elastic.meet.rules import Gathering, Joining, MeetingSettings
-from hpc_elastic.record.member_names import Phase
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
 from tests.meet.build import E0, after, crash, formed, member, node_id, start

@@ -16,7 +16,7 @@ from hpc_elastic.meet.liveness import (
     judge,
     silent,
 )
-from hpc_elastic.record.member_names import Phase, Roster, Seen, Suspicion
+from hpc_elastic.meet.member_names import Phase, Roster, Seen, Suspicion
 from tests.meet.build import E0, after, formed, joining, loss, node_id, roster, seen, start
 
 LEASE = 4.0

@@ -6,10 +6,10 @@ import pytest
 
 from hpc_elastic.errors import RendezvousStateError
 from hpc_elastic.meet.liveness import is_alive
+from hpc_elastic.meet.member_names import Phase, Suspicion
 from hpc_elastic.meet.membership import NODES, Membership, NodeFacts
 from hpc_elastic.meet.rules import MeetingSettings
-from hpc_elastic.record.journal import Epoch
-from hpc_elastic.record.member_names import MEMBERS, Phase, Suspicion, news_name
+from hpc_elastic.record.journal import MEMBERS, Epoch, news_name
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
 from tests.meet.build import E0, REQUEUED, member, node_id

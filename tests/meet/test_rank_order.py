@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpc_elastic.meet import rules
+from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.rules import (
     AskToJoin,
     FormRound,
@@ -16,7 +17,6 @@ from hpc_elastic.meet.rules import (
     seats,
 )
 from hpc_elastic.record.journal import SizeWanted
-from hpc_elastic.record.member_names import Phase
 from tests.meet.build import NODES, after, crash, formed, joining, loss, node_id, roster, seen, start
 
 SETTINGS = MeetingSettings(min_nodes=2, max_nodes=3, join_timeout=600, last_call_timeout=30, lease=4)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.meet import rules
+from hpc_elastic.meet.member_names import Phase, Roster
 from hpc_elastic.meet.rules import (
     Announce,
     AskToJoin,
@@ -25,7 +26,6 @@ from hpc_elastic.meet.rules import (
     join,
 )
 from hpc_elastic.record.journal import Cause, RoundFormed, Then
-from hpc_elastic.record.member_names import Phase, Roster
 from hpc_elastic.record.state import RunState
 from tests.meet.build import (
     NODES,

@@ -12,9 +12,9 @@ from hpc_elastic.errors import (
     StoreError,
 )
 from hpc_elastic.meet.interface import RendezvousStoreInfo
+from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.shared_fs import Interrupted
 from hpc_elastic.record.journal import Cause, Decision, MarkedCheckpoint, RoundFormed, Then
-from hpc_elastic.record.member_names import Phase
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
 from tests.meet.build import E0, NODES, REQUEUED, member

@@ -7,10 +7,10 @@ from functools import partial
 import pytest
 
 from hpc_elastic.errors import StoreError, TakenOverError
+from hpc_elastic.meet.member_names import MemberName, Phase, Suspicion, parse_name, suspicions_in
 from hpc_elastic.meet.membership import Offer
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous
 from hpc_elastic.record.journal import Cause, SizeWanted, Then, WarningHeld
-from hpc_elastic.record.member_names import MemberName, Phase, Suspicion, parse_name, suspicions_in
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpc_elastic.meet.liveness import STALL_LEASES
+from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.rules import (
     FormRound,
     JoinAction,
@@ -14,7 +15,6 @@ from hpc_elastic.meet.rules import (
     join,
     wait_on,
 )
-from hpc_elastic.record.member_names import Phase
 from tests.meet.build import after, crash, formed, joining, node_id, roster, seen, start
 
 SETTINGS = MeetingSettings(min_nodes=2, max_nodes=3, lease=4)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.membership import Membership, NodeFacts
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
 from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.member_names import Phase
 from hpc_elastic.record.run_log import RunLog, read_records
 from hpc_elastic.store.shared_dir import SharedDirStore
 from hpc_elastic.testing.clock import FakeClock

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous
 from hpc_elastic.node.agent import gather
 from hpc_elastic.node.decision import AgentFacts, Group, RestartBudgets
 from hpc_elastic.record.journal import Cause, RoundEnded
-from hpc_elastic.record.member_names import Phase
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
 from tests.meet.one_node import MakeNode, node_maker, together

@@ -12,6 +12,7 @@ import pytest
 from hpc_elastic.errors import InputError, StoreTimeoutError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.meet import rules
+from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_fs import NoRound, OutOfReach
 from hpc_elastic.node.decision import RestartBudgets
@@ -20,7 +21,6 @@ from hpc_elastic.node.outcome import FENCED, Outcome
 from hpc_elastic.node.setup.journal_entries import Reports
 from hpc_elastic.node.spec import WorkerState
 from hpc_elastic.record.journal import Answer, Cause, Decision, RoundFormed, Then
-from hpc_elastic.record.member_names import Phase
 from hpc_elastic.record.state import RunState
 from hpc_elastic.record.why_left import Notice
 from hpc_elastic.store.memory import MemoryStore

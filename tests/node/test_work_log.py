@@ -9,8 +9,8 @@ from hpc_elastic.account.account import account_of
 from hpc_elastic.account.facts import Doing
 from hpc_elastic.account.read import read_facts
 from hpc_elastic.account.spans import Bucket, History
+from hpc_elastic.meet.member_names import Phase, parse_name
 from hpc_elastic.record.journal import Cause
-from hpc_elastic.record.member_names import Phase, parse_name
 from hpc_elastic.record.run_log import read_records
 from tests.node.agents import MakeAgents
 
@@ -104,7 +104,7 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(make: MakeAgents) -> No
 TOLD = """
 import time
 from hpc_elastic import worker
-from hpc_elastic.record.member_names import parse_name
+from hpc_elastic.meet.member_names import parse_name
 worker.tick(7 + int(os.environ["RANK"]))
 members = os.environ["HPC_ELASTIC_RUN_DIR"] + "/members"
 while not any(name and name.rank_steps == (7, 8) for name in map(parse_name, os.listdir(members))):

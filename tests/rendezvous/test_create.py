@@ -18,7 +18,7 @@ from hpc_elastic.errors import (
     RunDirError,
     StoreError,
 )
-from hpc_elastic.record.member_names import Phase
+from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.rendezvous import RendezvousParameters, get_rendezvous_handler
 from hpc_elastic.rendezvous.options import options_from
 from hpc_elastic.rendezvous.shared_fs import SharedFsHandler, create_handler

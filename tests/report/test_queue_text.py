@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.record.member_names import MemberName, Phase
+from hpc_elastic.meet.member_names import MemberName, Phase
 from hpc_elastic.record.state import RunState
 from hpc_elastic.report.queue_text import (
     ended_text,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hpc_elastic.meet.member_names import MemberName, Phase
 from hpc_elastic.record.journal import Entry, Epoch, EpochStarted, Member, Record, RoundFormed, SizeWanted
-from hpc_elastic.record.member_names import MemberName, Phase
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.report.run_status import size_text
 

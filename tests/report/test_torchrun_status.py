@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hpc_elastic.meet.member_names import MemberName, Phase
 from hpc_elastic.record.journal import Cause, Entry, Record, RoundEnded
-from hpc_elastic.record.member_names import MemberName, Phase
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.report import run_status
 from hpc_elastic.report.run_status import Mark, RunView, member_texts, newest_marks, status_of

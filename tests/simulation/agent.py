@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from hpc_elastic.errors import StoreError
 from hpc_elastic.meet import rules
+from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.membership import Membership, NodeFacts
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_fs import Interrupted, OutOfReach, SharedFsRendezvous, Waiting
@@ -19,7 +20,6 @@ from hpc_elastic.node.agent import gather
 from hpc_elastic.node.decision import Action, AgentFacts, Group, RestartBudgets, decide, decide_blind
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import Cause, Epoch, Member, RoundFormed, Then
-from hpc_elastic.record.member_names import Phase
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.protocol import Store

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.clock import SystemClock
+from hpc_elastic.meet.member_names import MemberName, Phase
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
     Cause,
@@ -22,7 +23,6 @@ from hpc_elastic.record.journal import (
     RunEnded,
     Then,
 )
-from hpc_elastic.record.member_names import MemberName, Phase
 from hpc_elastic.record.run_log import open_log, read_state
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.operate.end_run import EndRun

@@ -10,10 +10,10 @@ from hpc_elastic.account.account import Account
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.meet.member_names import TERMINAL, MemberName, parse_name
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import save_times
 from hpc_elastic.record.journal import Cause, Decision, Record
-from hpc_elastic.record.member_names import TERMINAL, MemberName, parse_name
 from hpc_elastic.record.progress import BEGINNING, trained
 from hpc_elastic.record.state import RunState
 from hpc_elastic.report.causes_text import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hpc_elastic.errors import InputError, RendezvousError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.meet import rules
+from hpc_elastic.meet.member_names import GONE
 from hpc_elastic.meet.shared_fs import NoRound, OutOfReach
 from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.node.drain.signals import Signalled
@@ -14,7 +15,6 @@ from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.setup.journal_entries import Reports, insist
 from hpc_elastic.node.spec import RunResult, WorkerState
 from hpc_elastic.record.journal import Asked, Cause, NodeUnfit, RoundFormed, Then
-from hpc_elastic.record.member_names import GONE
 from hpc_elastic.record.state import RunState
 
 _WHY = {

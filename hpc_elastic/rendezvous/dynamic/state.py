@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from hpc_elastic.errors import DamagedError, RendezvousStateError
+from hpc_elastic.meet.member_names import natural
 from hpc_elastic.record.journal import Port
-from hpc_elastic.record.member_names import natural
 from hpc_elastic.typed_json import Count, Prose, decode, parse_object
 
 FORMAT = "hpc_elastic.dynamic_rendezvous"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from hpc_elastic.account.account import Account, seconds_of_nodes
 from hpc_elastic.account.spans import Bucket, Crew, Span
 from hpc_elastic.clock import date_text
-from hpc_elastic.record.member_names import natural
+from hpc_elastic.meet.member_names import natural
 from hpc_elastic.report.explain.tables import ReportTable, by_size
 from hpc_elastic.report.explain.words import share_text
 from hpc_elastic.report.timeline import names_text, span_text

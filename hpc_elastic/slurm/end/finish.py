@@ -17,6 +17,7 @@ from hpc_elastic.errors import (
     TakenOverError,
 )
 from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.meet.member_names import parse_name
 from hpc_elastic.record.array_task import epoch_now, is_newer
 from hpc_elastic.record.checkpoints import newest_step
 from hpc_elastic.record.journal import (
@@ -35,7 +36,6 @@ from hpc_elastic.record.journal import (
     StopKind,
     Then,
 )
-from hpc_elastic.record.member_names import parse_name
 from hpc_elastic.record.progress import BEGINNING, trained
 from hpc_elastic.record.run_directory import require_run, require_same_run
 from hpc_elastic.record.run_log import RunLog, open_log

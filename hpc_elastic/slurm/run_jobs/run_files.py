@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from hpc_elastic.errors import DamagedError, SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.ids import LOCAL_JOB
+from hpc_elastic.meet.member_names import natural
 from hpc_elastic.meet.membership import RUN_ID
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import checkpoints
 from hpc_elastic.record.journal import Decision, Drained, Record, Requeued, RoundFormed
-from hpc_elastic.record.member_names import natural
 from hpc_elastic.record.run_log import read_records
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.settings import setting as kinds

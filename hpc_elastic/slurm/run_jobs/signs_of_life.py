@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from hpc_elastic.clock import Clock
+from hpc_elastic.meet.member_names import TERMINAL, MemberName, parse_name
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.member_names import TERMINAL, MemberName, parse_name
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.job_standing import JobFacts
 from hpc_elastic.slurm.client.parse import JobState

@@ -15,9 +15,9 @@ from hpc_elastic.cli.say import say
 from hpc_elastic.cli.status.runs import RunRow, list_runs, run_rows
 from hpc_elastic.clock import Clock, SystemClock, clock_text
 from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.meet.member_names import TERMINAL, MemberName, Phase, Roster, newest_record, observe
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import EpochStarted
-from hpc_elastic.record.member_names import TERMINAL, MemberName, Phase, Roster, newest_record, observe
 from hpc_elastic.record.run_log import read_newer
 from hpc_elastic.record.state import fold
 from hpc_elastic.report import log_files

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.meet.liveness import is_alive
-from hpc_elastic.record.journal import Epoch
-from hpc_elastic.record.member_names import (
+from hpc_elastic.meet.member_names import (
     MemberName,
     Phase,
     Suspicion,
@@ -16,13 +15,13 @@ from hpc_elastic.record.member_names import (
     is_news,
     natural,
     newest_record,
-    news_name,
     observe,
     parse_name,
     parse_suspicion,
     steps_text,
     suspicions_in,
 )
+from hpc_elastic.record.journal import Epoch, news_name
 from tests.meet.build import E0, REQUEUED, roster, seen
 
 LEASE = 4.0

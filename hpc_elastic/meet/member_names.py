@@ -12,9 +12,8 @@ from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
-from hpc_elastic.record.journal import Epoch
+from hpc_elastic.record.journal import NEWS, Epoch
 
-MEMBERS = "members"  # the directory that holds the names
 _WORD = -1  # sorts words before numbers
 _NO_STEP = "_"  # in place of a rank's step
 _MOST_RANKS = 32  # whose steps are in a name
@@ -109,7 +108,7 @@ _EPOCH = rf"({_N}-{_N}-{_N}-{_N})"
 _NAME = re.compile(rf"([^+/]+)\+{_EPOCH}\+([a-z]+)\+({_N})\+({_N})\+({_N})(?:\+({_N}-[0-9_]{{1,32}}))?")
 _SUSPICION = re.compile(rf"([^+/]+)\+{_EPOCH}\+suspected\+({_N})\+by\+([^+/]+)")
 _PHASES = {phase.value: phase for phase in Phase}
-_NEWS = re.compile(rf"news\+({_N})")
+_NEWS = re.compile(rf"{re.escape(NEWS)}({_N})")
 
 
 def parse_name(text: str) -> MemberName | None:
@@ -145,11 +144,6 @@ def suspicions_in(names: Iterable[str], epoch: Epoch) -> frozenset[Suspicion]:
     return frozenset(suspicion for suspicion in found if suspicion and suspicion.epoch == epoch)
 
 
-def news_name(number: int) -> str:
-    """Return the name by which a process that is no member announces its journal record."""
-    return f"news+{number}"
-
-
 def is_news(name: str) -> bool:
     """Tell whether a name tells of a record."""
     return _NEWS.fullmatch(name) is not None
@@ -157,7 +151,7 @@ def is_news(name: str) -> bool:
 
 def newest_record(names: Iterable[str], roster: Roster) -> int:
     """Return the highest number of a journal record in the names; 0 if there is none."""
-    news = (_NEWS.fullmatch(name) for name in names if name.startswith("news"))
+    news = (_NEWS.fullmatch(name) for name in names if name.startswith(NEWS))
     told = [int(found[1]) for found in news if found]
     return max((*told, *[entry.name.known for entry in roster.values()]), default=0)
 
