@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import warnings
 from pathlib import Path
@@ -215,7 +216,8 @@ def rescue(steps: int, how: str = "asked", choices: dict[str, Any] | None = None
 
     Args:
         steps: to make.
-        how: ``asked`` by the agent, ``in a step`` of the optimizer, or with weights that are ``not finite``.
+        how: ``asked`` by the agent, ``in a step`` of the optimizer, with weights that are ``not finite``, or
+            with ``no room``.
         choices: of the training.
     """
     training = Training(**(choices or {}))
@@ -234,6 +236,11 @@ def rescue(steps: int, how: str = "asked", choices: dict[str, Any] | None = None
         with torch.no_grad():
             next(training.net.parameters())[0] = torch.nan
         own.keep(0.0)
+    elif how == "no room":
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (512, most))
+        own.keep(0.0)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     elif steps:
         os.kill(os.getpid(), own._channel.rescue_signal)
         wait_until(lambda: not own._channel.rescue_signal, "the state to be kept", timeout_s=60.0)

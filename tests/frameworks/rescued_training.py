@@ -1,4 +1,6 @@
-"""A training of two ranks that tell their steps in files; its arguments: number of steps, directory."""
+"""A training of two ranks that tell their steps in files; its arguments: number of steps, directory, the step
+at which rank 1 fails.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from hpc_elastic.frameworks.torch import Checkpoints
 EVERY = 1000  # more steps than there are
 
 
-def main(steps: int, place: Path) -> None:
+def main(steps: int, place: Path, fails_at: int) -> None:
     """Train."""
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -39,6 +41,8 @@ def main(steps: int, place: Path) -> None:
                 is_first = False
                 told.write(f"start {step} {os.getpid()}\n")
             inputs = torch.randn(32, 16, generator=torch.Generator().manual_seed(step * ranks + rank))
+            if rank == 1 and step == fails_at:
+                raise ValueError(f"step {step} cannot be made")
             optimizer.zero_grad()
             ((model(inputs) - inputs.sum(dim=1, keepdim=True)) ** 2).mean().backward()
             optimizer.step()
@@ -51,4 +55,4 @@ def main(steps: int, place: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

@@ -9,7 +9,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +101,11 @@ def test_the_newest_state_counts_and_takes_the_place_of_older_ones(ranks: RankSe
     assert 2 >= len(node.kept())
 
 
-@pytest.mark.parametrize("how", ["in a step", "not finite"])
+@pytest.mark.parametrize("how", ["in a step", "not finite", "no room"])
 def test_a_state_that_is_no_good_is_not_kept(ranks: RankServer, node: Node, how: str) -> None:
-    """Torn, or with parameters that are not finite: the next start begins from the checkpoint."""
+    """Torn, not finite, or larger than a file may be: the next start begins from the checkpoint."""
     assert [[], []] == [value["kept"] for value in rescued(ranks, node, 2, 2, how)]
+    assert not list(node.memory.glob("*.part"))
     assert [0, 0] == [value["start"] for value in rescued(ranks, node, 2, 0)]
 
 
@@ -157,30 +158,32 @@ def test_a_rank_that_is_killed_while_it_keeps_its_state_lets_the_next_one_do_it(
 
 
 class Training:
-    """A run of two workers, which tell their steps in files.
+    """A run whose workers tell their steps in files.
 
     Args:
         place: of the run.
+        flags: of its agents.
+        agents: how many there are.
+        fails_at: a step at which rank 1 always fails.
     """
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, *flags: str, agents: int = 1, fails_at: int = -1) -> None:
         self._place = place
         place.mkdir()
-        flags = ("--standalone", "--nproc-per-node", "2", "--max-restarts", str(KILLS))
-        more = ("--preload", "torch,torch._dynamo", "--run-dir", str(place / "run"))
-        argv = [
-            sys.executable,
-            "-m",
-            "hpc_elastic",
-            "run",
+        words = (
             *flags,
-            *more,
+            "--preload",
+            "torch,torch._dynamo",
             str(SCRIPT),
             str(STEPS),
             str(place),
-        ]
+            str(fails_at),
+        )
+        argv = [sys.executable, "-m", "hpc_elastic", "run", *words]
         environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(argv, cwd=place, env=environ, start_new_session=True)
+        self.agents = [
+            subprocess.Popen(argv, cwd=place, env=environ, start_new_session=True) for _ in range(agents)
+        ]
 
     def lines(self, rank: int) -> list[list[str]]:
         """Return what a rank has told."""
@@ -197,35 +200,51 @@ class Training:
             lambda: all(len(self.starts(rank)) == count for rank in (0, 1)), "a start", timeout_s=LIMIT_S
         )
 
+    def wait_for_lines(self, rank: int, count: int) -> None:
+        """Wait until a rank has written so many lines."""
+        wait_until(lambda: len(self.lines(rank)) >= count, "some steps", timeout_s=LIMIT_S)
+
     def kill_after(self, rank: int, steps: int) -> None:
         """Kill a rank some steps from now."""
-        until = len(self.lines(rank)) + steps
-        wait_until(lambda: len(self.lines(rank)) >= until, "some steps", timeout_s=LIMIT_S)
+        self.wait_for_lines(rank, len(self.lines(rank)) + steps)
         os.kill(int(self.starts(rank)[-1][1]), signal.SIGKILL)
 
     def wait(self) -> int:
-        """Wait for its end."""
-        return self._process.wait(LIMIT_S)
+        """Wait for the end of the first agent."""
+        return self.agents[0].wait(LIMIT_S)
 
     def end(self) -> None:
-        """Kill what is left."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        """Kill all that is left."""
+        for agent in self.agents:
+            if agent.poll() is None:
+                os.killpg(agent.pid, signal.SIGKILL)
+                agent.wait()
 
 
 @pytest.fixture
-def training(tmp_path: Path) -> Iterator[Training]:
-    """A run."""
-    made = Training(tmp_path / "disturbed")
-    yield made
-    made.end()
+def new_training(tmp_path: Path) -> Iterator[Callable[..., Training]]:
+    """Return a function that starts a run; nothing is left of it afterwards."""
+    made: list[Training] = []
+
+    def start(*flags: str, **options: int) -> Training:
+        made.append(Training(tmp_path / "disturbed", *flags, **options))
+        return made[-1]
+
+    yield start
+    for training in made:
+        training.end()
+
+
+def alone(restarts: int) -> tuple[str, ...]:
+    """Return the flags of one agent with two workers."""
+    return ("--standalone", "--nproc-per-node", "2", "--max-restarts", str(restarts), "--run-dir", "run")
 
 
 def test_workers_that_are_killed_at_random_moments_cost_one_step_at_most(
-    training: Training, tmp_path: Path
+    new_training: Callable[..., Training], tmp_path: Path
 ) -> None:
     """From a seed; checkpoints in files are far apart, and the result is that of a run left alone."""
+    training = new_training(*alone(KILLS))
     chance = random.Random(SEED)
     for count in range(1, KILLS + 1):
         training.wait_for_start(count)
@@ -235,6 +254,28 @@ def test_workers_that_are_killed_at_random_moments_cost_one_step_at_most(
     for kind, step, *_ in training.lines(0):
         assert kind != "start" or int(step) >= done - 1
         done = int(step)
-    words = (str(STEPS), str(tmp_path / "whole"))
+    words = (str(STEPS), str(tmp_path / "whole"), "-1")
     with forked.training(tmp_path / "whole", 2, "torch,torch._dynamo", SCRIPT, *words) as result:
         assert result() == json.loads((tmp_path / "disturbed" / "result.json").read_text())
+
+
+def test_the_same_failure_again_goes_back_to_the_checkpoint(new_training: Callable[..., Training]) -> None:
+    """A state from which no step could be made is not begun from twice; here there is no checkpoint."""
+    training = new_training(*alone(2), fails_at=10)
+    assert 0 != training.wait()
+    assert ["0", "10", "0"] == [step for step, _ in training.starts(1)]
+
+
+def test_a_lost_node_costs_one_step_at_most(new_training: Callable[..., Training], tmp_path: Path) -> None:
+    """Its agent and its worker are killed; the other node goes on alone from the state of its own worker."""
+    flags = ("--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "2", "--rdzv-id", "run")
+    training = new_training(*flags, "--rdzv-endpoint", str(tmp_path / "run"), agents=2)
+    training.wait_for_start(1)
+    lost = training.agents[1]
+    training.wait_for_lines(0, 20)
+    lost.kill()
+    assert 0 == training.wait()
+    _, (again, _) = training.starts(0)
+    told = training.lines(0)
+    before = [int(line[1]) for line in told[: told.index(["start", again, training.starts(0)[1][1]])]]
+    assert int(again) >= max(before) - 1 > 0
