@@ -226,6 +226,7 @@ class Rescue:
         self._whole: Whole | None = None
         self._own = OwnFile(self.folder, place.round, place.rank)
         self._is_over = False
+        self._pid = os.getpid()  # children of this process keep nothing
         self._is_asked = heed(self.keep)
         atexit.register(self._at_end)
 
@@ -310,7 +311,7 @@ class Rescue:
 
     def _at_end(self) -> None:
         """Keep the state of a program that has failed; one that has come to its end has no process group."""
-        if self._lib.distributed.is_initialized():
+        if self._lib.distributed.is_initialized() and os.getpid() == self._pid:
             self.keep(0.0)
 
     def _is_whole(self, whole: Whole, layout: Layout) -> bool:
