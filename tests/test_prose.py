@@ -48,7 +48,6 @@ READERS = {
     # what the user has written
     "api/start.py": "options in an error, which are put as Python's arguments",
     "cli/commands/submitting/adopt.py": "lines of job scripts",
-    "cli/commands/submitting/lint.py": "the shell's place of a syntax error; the first line of a script",
     "cli/typer_app.py": "words of a command line",
     "cli/job_options.py": "options of a command line",
     "cli/run/agent_parts.py": "options of a command line",
