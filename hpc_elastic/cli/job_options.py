@@ -13,6 +13,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from hpc_elastic.cli.parameters import offered
 from hpc_elastic.errors import InputError
 from hpc_elastic.settings.setting import LINES, NAMES, OPTIONS, VARIABLES, Setting
 from hpc_elastic.settings.table import JOB
@@ -63,6 +64,7 @@ def _parameter(row: Setting) -> inspect.Parameter:
         *filter(None, [row.written.short]),
         help=f"{row.help_text()} Repeat for more." if row.kind in _REPEATED else row.help_text(),
         metavar=row.metavar or None,
+        autocompletion=offered(lambda: row.kind.choices) if row.kind.choices else None,
         rich_help_panel=row.panel,
         show_default=False,
     )

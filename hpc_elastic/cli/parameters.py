@@ -15,10 +15,12 @@ class Positional(NamedTuple):
     Args:
         metavar: its name in the help.
         help: one sentence.
+        completes: returns the words that a shell offers, of any begin; None: files.
     """
 
     metavar: str
     help: str
+    completes: Callable[[], Sequence[str]] | None = None
 
 
 class Flag(NamedTuple):
@@ -29,12 +31,14 @@ class Flag(NamedTuple):
         help: one sentence.
         metavar: the name of its value in the help; empty for a switch.
         least: the smallest number; None for any.
+        values: the only values, which a shell offers; empty for any.
     """
 
     names: tuple[str, ...]
     help: str
     metavar: str = ""
     least: int | None = None
+    values: tuple[str, ...] = ()
 
 
 class _Described(NamedTuple):
@@ -43,6 +47,19 @@ class _Described(NamedTuple):
     name: str
     kind: Any
     written: Positional | Flag
+
+
+def offered(words: Callable[[], Sequence[str]]) -> Callable[[str], list[str]]:
+    """Return a function that gives a shell the words with the begin that the user has typed.
+
+    Args:
+        words: returns all of them.
+    """
+
+    def matching(incomplete: str) -> list[str]:
+        return [word for word in words() if word.startswith(incomplete)]
+
+    return matching
 
 
 def plain_values(command: Callable[..., Any], words: Sequence[str]) -> dict[str, Any] | None:

@@ -35,7 +35,9 @@ from hpc_elastic.text import visible
 
 RunArgument = Annotated[
     str,
-    Positional("RUN", f"Run directory, or a run id, job id or job name found below ./{RUNS_FOLDER}."),
+    Positional(
+        "RUN", f"Run directory, or a run id, job id or job name found below ./{RUNS_FOLDER}.", names_of_runs
+    ),
 ]
 Choose = Callable[[str, list[str]], str]  # gets a job name and the directories of several runs
 _OF_DATE = re.compile(r"-\d{8}-\d{6}-[0-9a-f]+$")  # the part that `submit` adds to the job name in a run id

@@ -11,7 +11,7 @@ import typer
 from hpc_elastic import __version__
 from hpc_elastic.cli import usage
 from hpc_elastic.cli.commands import COMMANDS, function_of
-from hpc_elastic.cli.parameters import Flag, Positional
+from hpc_elastic.cli.parameters import Flag, Positional, offered
 from hpc_elastic.cli.say import complain, say
 from hpc_elastic.exit_codes import ExitCode
 
@@ -71,7 +71,10 @@ def _parameter(each: inspect.Parameter) -> inspect.Parameter:
     kind, written = get_args(each.annotation)
     shows = each.default is not None
     if isinstance(written, Positional):
-        mark = typer.Argument(metavar=written.metavar, help=written.help, show_default=shows)
+        words = None if written.completes is None else offered(written.completes)
+        mark = typer.Argument(
+            metavar=written.metavar, help=written.help, show_default=shows, autocompletion=words
+        )
         return each.replace(annotation=Annotated[kind, mark])
     if isinstance(written, Flag):
         mark = typer.Option(
@@ -80,6 +83,7 @@ def _parameter(each: inspect.Parameter) -> inspect.Parameter:
             metavar=written.metavar or None,
             min=written.least,
             show_default=shows,
+            autocompletion=offered(lambda: written.values) if written.values else None,
         )
         return each.replace(annotation=Annotated[kind, mark])
     return each

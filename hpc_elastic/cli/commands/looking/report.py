@@ -27,7 +27,7 @@ Output = Annotated[
 ]
 Format = Annotated[
     Optional[str],  # noqa: UP045 - as above
-    Flag(("--format",), f"One of {', '.join(FORMATS)}; text by default.", "FORMAT"),
+    Flag(("--format",), f"One of {', '.join(FORMATS)}; text by default.", "FORMAT", values=FORMATS),
 ]
 
 

@@ -19,6 +19,7 @@ from hpc_elastic.report.queue_text import what_helps
 from hpc_elastic.report.run_status import RunPhase, RunStatus, RunView, size_text, status_of
 from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.run_jobs.existing_run import names_of_runs
 from hpc_elastic.slurm.run_jobs.may_start import first_to_do
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, SlurmAnswer, ask_job, read_run, with_excluded
 from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, script_counts, signs_of, silent_for
@@ -39,6 +40,7 @@ OptionalRun = Annotated[
         "[RUN]",
         f"Run directory, run id, job id or job name, or a folder: all runs in it. "
         f"Without it: all runs below ./{RUNS_FOLDER}.",
+        names_of_runs,
     ),
 ]
 

@@ -31,7 +31,12 @@ LintedFile = Annotated[
 ]
 Explained = Annotated[
     Optional[str],  # noqa: UP045
-    Flag(("--explain",), "Print the reason and the fix of a rule, in place of a FILE.", "CODE"),
+    Flag(
+        ("--explain",),
+        "Print the reason and the fix of a rule, in place of a FILE.",
+        "CODE",
+        values=tuple(one.value for one in Pitfall),
+    ),
 ]
 Fix = Annotated[bool, Flag(("--fix",), "Change the script where that is safe.")]
 

@@ -1,0 +1,80 @@
+"""The words that bash, zsh and fish offer behind ``hpc-elastic``, and the help of a command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.paths import RunPaths
+from tests.cli.recorded_runs import paths
+
+__all__ = ["paths"]
+
+
+def offered(shell: str, words: str, cwd: Path) -> list[str]:
+    """Return the words that a shell gets for the last one of a line."""
+    environ = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "_HPC_ELASTIC_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+        "_TYPER_COMPLETE_ARGS": words,
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    argv = [sys.executable, "-c", "from hpc_elastic.cli.main import main; main([])"]
+    done = subprocess.run(argv, capture_output=True, text=True, env=environ, timeout=50, cwd=cwd, check=False)
+    assert "" == done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_runs_are_offered(paths: RunPaths, tmp_path: Path, shell: str) -> None:
+    """Those below the folder of runs, by the begin of their name."""
+    folder = tmp_path / "hpc_elastic_runs"
+    folder.mkdir(mode=0o700)
+    os.rename(paths.root, folder / "toy-1")
+    found = " ".join(offered(shell, "hpc-elastic status to", tmp_path))
+    assert "toy-1" in found
+    assert "toy-1" not in " ".join(offered(shell, "hpc-elastic status x", tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("hpc-elastic rep", ["report"]),
+        ("hpc-elastic submit --mode a", ["array"]),
+        ("hpc-elastic report x --format h", ["html"]),
+        ("hpc-elastic lint --explain HE11", ["HE110", "HE111", "HE112", "HE113", "HE114"]),
+        ("hpc-elastic watch --ra", ["--rank"]),
+        ("hpc-elastic submit trai", []),
+    ],
+)
+def test_commands_options_and_fixed_values_are_offered(
+    tmp_path: Path, words: str, expected: list[str]
+) -> None:
+    """Where nothing is offered, bash completes names of files."""
+    assert expected == offered("bash", words, tmp_path)
+
+
+@pytest.mark.parametrize("command", ["submit", "status", "watch", "logs", "lint", "drill"])
+def test_help_of_a_command_fits_80_columns(command: str) -> None:
+    """`help X` is `X --help`."""
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "80"}
+    shown = [
+        subprocess.run(
+            [sys.executable, "-m", "hpc_elastic", *words],
+            capture_output=True,
+            text=True,
+            env=environ,
+            check=True,
+        ).stdout
+        for words in (["help", command], [command, "--help"])
+    ]
+    assert shown[0] == shown[1]
+    assert f"hpc-elastic {command}" in shown[0]
+    assert max(map(len, shown[0].splitlines())) <= 80
