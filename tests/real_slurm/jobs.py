@@ -25,6 +25,8 @@ PYTHON = os.environ.get("HPC_ELASTIC_TEST_PYTHON", sys.executable)
 """Interpreter that all users can run and that has the package."""
 EXAMPLES = REPOSITORY / "examples"
 PLAIN = EXAMPLES / "plain" / "train.py"
+AGENT_PROCESS = r"^[^ ]*python[^ ]* (-I )?(-m hpc_elastic|-S [^ ]+ [^ ]+/start\.bin) run"
+"""The command line of an agent, as pkill takes it; not that of its srun."""
 SLOW = ("--step-time", "0.05")
 THREE = ("--nodes", "3", "--gpus-per-node", "2", "--time", "10m", "--partition", "low")
 STEPS = 200

@@ -20,6 +20,7 @@ from hpc_elastic.record.state import RunState
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.conftest import StartCluster
 from tests.real_slurm.jobs import (
+    AGENT_PROCESS,
     SLOW,
     Run,
     elastic,
@@ -125,7 +126,7 @@ def test_lost_tasks_come_back_and_cancelled_ones_do_not(cluster: Cluster) -> Non
     task = task_on(run, killed)
     cluster.cut(cut)  # its agent goes on: the shared directory is still there
     cluster.crash(lost)
-    cluster.execute(killed, "pkill", "-KILL", "-f", r"^[^ ]*python[^ ]* (-I )?-m hpc_elastic run")
+    cluster.execute(killed, "pkill", "-KILL", "-f", AGENT_PROCESS)
     wait_log(run, task, "start the agent again (1 of 3)")
     cluster.wait_for(lambda: cluster.is_missed(lost), 60, f"Slurm to miss {lost}")
     cluster.boot(lost)

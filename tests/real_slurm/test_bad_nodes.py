@@ -11,7 +11,17 @@ import pytest
 from hpc_elastic.record.journal import NodeTaken, NodeUnfit, RoundFormed
 from hpc_elastic.store.node_ledger import place_for
 from tests.real_slurm.cluster import Cluster
-from tests.real_slurm.jobs import SLOW, THREE, Run, elastic, installed_for_users, nodes_of, plain, submit
+from tests.real_slurm.jobs import (
+    AGENT_PROCESS,
+    SLOW,
+    THREE,
+    Run,
+    elastic,
+    installed_for_users,
+    nodes_of,
+    plain,
+    submit,
+)
 
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
@@ -74,7 +84,7 @@ def test_a_lost_node_is_left_out_until_it_is_forgiven(cluster: Cluster, ledger: 
     run = submit(cluster, THREE, plain(cluster, *SLOW, steps=120))
     run.wait_checkpoint(20)
     lost = nodes_of(run.entries(RoundFormed)[0])[1]
-    cluster.execute(lost, "pkill", "-KILL", "-f", r"^[^ ]*python[^ ]* (-I )?-m hpc_elastic run")
+    cluster.execute(lost, "pkill", "-KILL", "-f", AGENT_PROCESS)
     run.wait(lambda state: state.requeues == 1, "the requeue", 60)
     cluster.wait_for(lambda: excluded(run) == lost, 20, "the job to do without the lost node")
     run.wait_ending(90)

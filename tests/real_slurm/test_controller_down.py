@@ -21,7 +21,16 @@ from hpc_elastic.record.journal import (
 )
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.drills.runs import MODES, flags, saving, wait_steps
-from tests.real_slurm.jobs import SLOW, Run, elastic, installed_for_users, plain, submit, uninterrupted
+from tests.real_slurm.jobs import (
+    AGENT_PROCESS,
+    SLOW,
+    Run,
+    elastic,
+    installed_for_users,
+    plain,
+    submit,
+    uninterrupted,
+)
 from tests.real_slurm.test_array import QUICK, wait_size
 
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
@@ -51,7 +60,7 @@ def outage(cluster: Cluster) -> Iterator[float]:
 
 def agents_hear(run: Run, node: str, signal: str) -> None:
     """Send a signal to the agent of a run on a node; if it has two of them there, to one."""
-    pattern = rf"^[^ ]*python[^ ]* (-I )?-m hpc_elastic run --run-dir={run.directory} "
+    pattern = f"{AGENT_PROCESS} --run-dir={run.directory} "
     run.cluster.execute(node, "pkill", f"-{signal}", "--oldest", "-f", pattern)
 
 

@@ -10,6 +10,7 @@ import pytest
 from hpc_elastic.record.journal import Cause, Epoch, Requeued, RoundEnded, RoundFormed
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import (
+    AGENT_PROCESS,
     PYTHON,
     SLOW,
     THREE,
@@ -81,7 +82,7 @@ def test_a_killed_agent_on_the_batch_host_costs_no_wait(cluster: Cluster, tmp_pa
     run = submit(cluster, (*THREE, "--nodes", "2:3"), plain(cluster, *SLOW))
     run.wait_checkpoint(20)
     batch_host = run.job()["BatchHost"]
-    cluster.execute(batch_host, "pkill", "-KILL", "-f", r"^[^ ]*python[^ ]* (-I )?-m hpc_elastic run")
+    cluster.execute(batch_host, "pkill", "-KILL", "-f", AGENT_PROCESS)
     run.wait(lambda state: state.requeues == 1, "the requeue", 40)
     run.wait_ending(90)
     assert uninterrupted(tmp_path) == run.result()
@@ -92,7 +93,7 @@ def test_a_script_that_is_killed_between_rounds_is_replaced(cluster: Cluster, tm
     run = submit(cluster, THREE, plain(cluster, *SLOW))
     run.wait_checkpoint(20)
     (_, killed, _), batch_host = nodes_of(run.entries(RoundFormed)[0]), run.job()["BatchHost"]
-    cluster.execute(killed, "pkill", "-KILL", "-f", r"^[^ ]*python[^ ]* (-I )?-m hpc_elastic run")
+    cluster.execute(killed, "pkill", "-KILL", "-f", AGENT_PROCESS)
     run.wait(lambda state: state.running is None, "the end of the round", 30)
     cluster.execute(batch_host, "pkill", "-9", "-f", f"job{int(run.job_id):05d}/slurm_script")
     run.wait(lambda state: state.requeues == 1, "the requeue", 30)
@@ -104,7 +105,7 @@ def test_a_script_that_is_killed_between_rounds_is_replaced(cluster: Cluster, tm
 def test_an_agent_that_never_comes_is_not_waited_for(cluster: Cluster, tmp_path: Path) -> None:
     """Python cannot be run on one node: the job is requeued at once, and does without the node."""
     python = cluster.shared / "python"
-    is_broken = 'case "$SLURMD_NODENAME $*" in "node2 "*" hpc_elastic run "*) exit 9 ;; esac'
+    is_broken = 'case "$SLURMD_NODENAME $*" in "node2 "*"/start.bin run "*) exit 9 ;; esac'
     python.write_text(f'#!/bin/sh\n{is_broken}\nexec {PYTHON} "$@"\n')
     python.chmod(0o755)
     run = submit(cluster, (*THREE, "--python", str(python)), plain(cluster, *SLOW))

@@ -10,7 +10,16 @@ import pytest
 
 from hpc_elastic.record.journal import Cause, RoundEnded, RoundFormed
 from tests.real_slurm.cluster import Cluster
-from tests.real_slurm.jobs import SLOW, THREE, installed_for_users, nodes_of, plain, submit, uninterrupted
+from tests.real_slurm.jobs import (
+    AGENT_PROCESS,
+    SLOW,
+    THREE,
+    installed_for_users,
+    nodes_of,
+    plain,
+    submit,
+    uninterrupted,
+)
 from tests.real_slurm.test_array import QUICK, wait_size
 
 ARRAY = (*QUICK, "--mode", "array", "--time", "10m", "--partition", "low")
@@ -93,7 +102,7 @@ def test_srun_does_not_hold_a_job_that_no_agent_is_left_of(cluster: Cluster, tmp
     log = cluster.directory / "log" / f"slurmd-{cut}.log"
     before = len(log.read_text())
     cluster.cut(cut)
-    cluster.execute(killed, "pkill", "-KILL", "--oldest", "-f", "hpc_elastic run --run-dir")
+    cluster.execute(killed, "pkill", "-KILL", "--oldest", "-f", AGENT_PROCESS)
     gave_up = "Failed to send MESSAGE_TASK_EXIT"
 
     def has_given_up() -> bool:  # that of 26.05 goes on trying until the job is requeued

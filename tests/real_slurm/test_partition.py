@@ -22,7 +22,7 @@ from tests.real_slurm.jobs import (
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
 STEPS = 400
-OURS = r"hpc_elastic run|plain\.py"  # command lines of agents and workers
+OURS = r"hpc_elastic run|start\.bin run|plain\.py"  # command lines of agents and workers
 # No GPUs: a job with some that is requeued before slurmctld misses a node loses them (docs/concepts.md).
 SHAPE = ("--nodes", "3", "--workers-per-node", "2", "--time", "10m", "--partition", "low")
 
