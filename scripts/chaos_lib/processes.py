@@ -20,7 +20,10 @@ _INTERPRETER = r"\S*python\S*"
 class Role(Enum):
     """What a process is to a run."""
 
-    AGENT = re.compile(rf"{_INTERPRETER} (?:-I )?-m (?:hpc_elastic run|torch\.distributed\.run) ")
+    AGENT = re.compile(
+        rf"{_INTERPRETER} (?:-I )?"
+        r"(?:-m hpc_elastic run|-m torch\.distributed\.run|-S \S+ \S+/start\.bin run) "
+    )
     GUARD = re.compile(r"(?!)")  # an agent's child that looks like it and outlives it for a moment
     WORKER = re.compile(rf"{_INTERPRETER} (?:-u )?\S+/(?:plain|digits_ddp|stamps)\.py ")
     SRUN = re.compile(r"srun ")
