@@ -105,7 +105,7 @@ def test_a_script_that_is_killed_between_rounds_is_replaced(cluster: Cluster, tm
 def test_an_agent_that_never_comes_is_not_waited_for(cluster: Cluster, tmp_path: Path) -> None:
     """Python cannot be run on one node: the job is requeued at once, and does without the node."""
     python = cluster.shared / "python"
-    is_broken = 'case "$SLURMD_NODENAME $*" in "node2 "*"/start.bin run "*) exit 9 ;; esac'
+    is_broken = 'case "$SLURMD_NODENAME $*" in "node2 "*" hpc_elastic run "*) exit 9 ;; esac'
     python.write_text(f'#!/bin/sh\n{is_broken}\nexec {PYTHON} "$@"\n')
     python.chmod(0o755)
     run = submit(cluster, (*THREE, "--python", str(python)), plain(cluster, *SLOW))
