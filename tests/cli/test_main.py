@@ -87,7 +87,7 @@ def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str])
     shown = capsys.readouterr()
     assert "" == shown.err
     assert "Run one agent" in shown.out
-    assert "Decide what becomes of the job" in shown.out
+    assert "Decide whether the job is requeued" in shown.out
 
 
 @pytest.mark.parametrize(
