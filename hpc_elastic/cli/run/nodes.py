@@ -16,8 +16,15 @@ from hpc_elastic.paths import RunPaths, own_name, readable_name
 from hpc_elastic.record.journal import Decision
 from hpc_elastic.record.run_directory import above_runs, directory_name, first_open, has_ended, was_left
 from hpc_elastic.record.state import RunState
+from hpc_elastic.rendezvous.options import OF_ETCD, OURS, TORCHS, WITHOUT_MEANING, options_from
+from hpc_elastic.rendezvous.parameters import RendezvousParameters
+from hpc_elastic.rendezvous.utils import parse_rendezvous_config
 from hpc_elastic.settings.table import RENDEZVOUS
 from hpc_elastic.slurm.client.environment import SlurmEnv
+
+_BEATS = ("heartbeat_interval", "keep_alive_interval")
+_LEASES = ("lease", "keep_alive_max_attempt")
+_WITHOUT_MEANING = (*WITHOUT_MEANING, *OF_ETCD, "close_timeout")
 
 NO_ID: Final = "none"  # torchrun's
 DIRECTORY: Final = ("shared_fs", "hpc_elastic")  # the second is the name among torchrun's backends
@@ -118,7 +125,7 @@ def _conf(text: str, backend: str) -> tuple[dict[str, float], list[str]]:
         text = text[1:-1]
     if not text:
         return {}, []
-    from hpc_elastic.cli.run.conf import conf_of  # noqa: PLC0415 - only if it is given
+    from hpc_elastic.cli.run.nodes import conf_of  # noqa: PLC0415 - only if it is given
 
     return conf_of(text, backend)
 
@@ -265,3 +272,38 @@ def _here() -> str:
         raise InputError(
             "the current directory is gone", where="hpc-elastic run", fix="start it in another directory"
         ) from None
+
+
+def conf_of(text: str, backend: str) -> tuple[dict[str, float], list[str]]:
+    """Return the times that were given, by our names, and a note if others were given too.
+
+    Raises:
+        InputError: an option is unknown or its value cannot be used.
+    """
+    try:
+        given = parse_rendezvous_config(text)
+        if backend == "etcd" and "timeout" in given and "join_timeout" not in given:
+            given["join_timeout"] = given.pop("timeout")  # there it is how long nodes are waited for
+        kept = {name: value for name, value in given.items() if name not in _WITHOUT_MEANING}
+        _refuse_unknown(kept)
+        settings = options_from(RendezvousParameters("shared_fs", "-", "-", 1, 1, None, **kept)).settings
+    except ValueError as error:
+        fix = "write NAME=VALUE,...: join_timeout=600,last_call_timeout=30,keep_alive_interval=1"
+        raise InputError(str(error), where="--rdzv-conf", fix=fix) from None
+    told = {name for name in RENDEZVOUS if name in given}
+    told |= {"heartbeat_interval"} if any(name in given for name in _BEATS) else set()
+    told |= {"lease"} if any(name in given for name in (*_LEASES, *_BEATS)) else set()
+    idle = [name for name in given if name in _WITHOUT_MEANING]
+    notes = [f"--rdzv-conf: not needed here, without effect: {', '.join(idle)}"] if idle else []
+    return {name: getattr(settings, name) for name in told}, notes
+
+
+def _refuse_unknown(given: dict[str, str]) -> None:
+    known = [name for name in (*OURS, *TORCHS) if name not in ("restart", "node")]
+    for name in given:
+        if name not in known:
+            import difflib  # noqa: PLC0415 - only after a mistake
+
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
+            raise ValueError(f"{name!r} is not an option of the rendezvous{hint}")
