@@ -3,7 +3,7 @@
 ``python -m tests.docs.walks`` queues two jobs of three nodes on the fake Slurm, preempts the first, powers
 off a node of the second, and prints a table. ``--edges N`` prints the N most frequent changes of room of each
 walk below it, as ``function before -> function after (its caller)``; ``--runs N``
-prints the median of N runs.
+prints the median of N runs, and the least of them: a busy machine adds turns of the agent's loop.
 Each command of the package runs below `sys.setprofile`. Only calls of named functions of the package count.
 A room is a folder or a module right below ``hpc_elastic``. Two calls in a row in different rooms are a change
 of room. Of the nodes that take a walk, the one with the most calls counts.
@@ -284,9 +284,10 @@ def main(show: Callable[[str], None], words: list[str]) -> None:
         with TemporaryDirectory() as directory:
             runs.append(measure(Path(directory)))
     found = median_of(runs)
-    show("| walk | calls | functions | files | changes of room |\n|---|---|---|---|---|")
-    for walk, one in zip(WALKS, found, strict=True):
-        show(f"| {walk.name} | {' | '.join(f'{number:,}' for number in one.size)} |")
+    least = [min(one.size.rooms for one in of_walk) for of_walk in zip(*runs, strict=True)]
+    show("| walk | calls | functions | files | changes of room | their least |\n|---|---|---|---|---|---|")
+    for walk, one, rooms in zip(WALKS, found, least, strict=True):
+        show(f"| {walk.name} | {' | '.join(f'{number:,}' for number in (*one.size, rooms))} |")
     for walk, one in zip(WALKS, found, strict=True):
         most = Tally(one.edges).most_common(options.edges)
         show("\n".join([f"\n{walk.name}", *(f"{number:4} {edge}" for edge, number in most)]) if most else "")
