@@ -10,12 +10,12 @@ from hpc_elastic.errors import StoreError, TakenOverError
 from hpc_elastic.meet.member_names import MemberName, Phase, Suspicion, parse_name, suspicions_in
 from hpc_elastic.meet.membership import Offer
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous
-from hpc_elastic.record.journal import Cause, SizeWanted, Then, WarningHeld
+from hpc_elastic.record.journal import Cause, Decision, SizeWanted, Then, WarningHeld
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
 from tests.meet.build import E0, REQUEUED, formed
-from tests.meet.one_node import MakeNode, together
+from tests.meet.one_node import MakeNode, node_maker, together
 
 
 def test_a_silent_member_is_noticed(node: MakeNode, clock: FakeClock) -> None:
@@ -529,3 +529,36 @@ def test_times_of_a_held_warning_are_told_to_a_tenth_of_a_second(node: MakeNode,
     first, _ = together(node, clock)
     held = first.run.report_warning_held(1, 118.04, 30.06).held_warning
     assert WarningHeld(1, "n1", 118.0, 30.1) == held
+
+
+def test_who_was_lost_in_a_round_is_not_lost_in_the_next(node: MakeNode, clock: FakeClock) -> None:
+    """Before the next look, too."""
+    first, _ = together(node, clock)
+    for _ in range(5):
+        clock.advance(1.0)
+        first.run.tick()
+    first.run.report_lost(1, first.run.lost)
+    assert () == first.run.lost
+    first.run.commit(formed(2, ("n1", "n2")))
+    assert (2, ()) == (first.run.state.rounds, first.run.lost)
+
+
+def test_a_node_that_sees_nothing_misses_nobody(node: MakeNode, clock: FakeClock) -> None:
+    """Nobody has vanished while the shared directory does not answer."""
+    first, _ = together(node, clock)
+    clock.advance(5.0)
+    assert ("n2",) == first.run.vanished()
+    first.run.note_blindness()
+    assert () == first.run.vanished()
+
+
+def test_only_the_round_that_runs_can_end_the_run(node: MakeNode, clock: FakeClock) -> None:
+    """It has succeeded, with exit code 0; one that has ended otherwise cannot any more."""
+    first, _ = together(node, clock)
+    assert None is first.run.report_done(7, "all workers succeeded").ending
+    ending = first.run.report_done(1, "all workers succeeded").ending
+    assert ending is not None
+    assert (Decision.DONE, 0) == (ending.decision, ending.exit_code)
+    other, _ = together(node_maker(MemoryStore(), clock), clock)
+    other.run.report_lost(1, ("n2",))
+    assert None is other.run.report_done(1, "all workers succeeded").ending
