@@ -155,6 +155,13 @@ def test_the_time_between_two_dates(first: dt.datetime, last: dt.datetime) -> No
     assert expected == between_s(first.isoformat(), last.isoformat())
 
 
+def test_each_year_has_its_days() -> None:
+    """Over the years of a century, and over one that is no leap year."""
+    for year in range(1990, 2111):
+        days = 366 if year % 4 == 0 and year != 2100 else 365
+        assert days * 86400.0 == between_s(f"{year}-01-01T00:00:00", f"{year + 1}-01-01T00:00:00")
+
+
 def test_the_slowest_but_for_one_in_a_hundred() -> None:
     """Few samples: the slowest of all."""
     assert (None, 3.0) == (deadlines.p99([]), deadlines.p99([1.0, 3.0, 2.0]))

@@ -30,6 +30,7 @@ from hpc_elastic.slurm.end.choices import (
     Facts,
     Hold,
     Leave,
+    Others,
     Relaunch,
     Requeue,
     RequeueBudgets,
@@ -452,3 +453,9 @@ def test_only_a_task_that_was_of_use_is_resubmitted() -> None:
     assert not job._replace(is_task=True).may_resubmit(budgets)
     assert job._replace(is_task=True, in_vain=0).may_resubmit(budgets)
     assert not job._replace(has_script=False).may_resubmit(budgets)
+
+
+def test_a_run_needs_one_node_if_nobody_says_more() -> None:
+    """As sbatch gives one."""
+    task = facts(STARTED, Drained(EPOCH, Cause.JOIN_TIMEOUT, None, ""))._replace(is_task=True, job_id="7_1")
+    assert isinstance(decide(task._replace(others=Others(0, 0)), BUDGETS), Requeue)

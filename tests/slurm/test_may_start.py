@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.clock import date_text
 from hpc_elastic.errors import RunDirError
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.journal import Decision, Entry, RunEnded
-from hpc_elastic.record.run_log import open_log, read_state
+from hpc_elastic.record.journal import Decision, Entry, Note, RunEnded
+from hpc_elastic.record.run_log import RunLog, open_log, read_records, read_state
 from hpc_elastic.slurm.run_jobs.may_start import admit, ended_text, is_own_script, refuse_running_elsewhere
+from hpc_elastic.store.shared_dir import SharedDirStore
+from hpc_elastic.testing.clock import FakeClock
 from tests.meet.build import E0, drain, formed, start
 from tests.slurm.conftest import StandIn
 from tests.slurm.test_submit import request, submitter
@@ -136,6 +139,17 @@ def test_what_is_said_of_a_run_that_has_ended(paths: RunPaths, decision: Decisio
     assert goes_on is ("submit --resume" in told)
     Path(paths.script).unlink()
     assert "submit --resume" not in ended_text(paths, read_state(paths))
+
+
+def test_a_run_that_has_ended_says_since_when(paths: RunPaths) -> None:
+    """By the record of its end, not by what was written before or after it."""
+    clock = FakeClock()
+    log = RunLog(SharedDirStore(paths.root), clock, "test")
+    for entry in (start(), RunEnded(Decision.STOPPED, 0, "", None, E0), Note(E0, "later")):
+        clock.advance(86400)
+        log.commit(lambda _, entry=entry: entry)  # type: ignore[misc]
+    at = [record.at for record in read_records(paths)][-2]
+    assert f"is stopped since {date_text(at)};" in ended_text(paths, read_state(paths))
 
 
 def test_a_run_that_has_not_ended_has_no_ending(paths: RunPaths) -> None:
