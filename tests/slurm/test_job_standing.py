@@ -152,6 +152,7 @@ def test_a_job_is_let_be_if_it_runs_and_nobody_has_warned_it() -> None:
     assert is_let_be(PLAIN, 0)
     assert not is_let_be(WARNED, 0)
     assert not is_let_be(None, 0)
+    assert not is_let_be(None, 0)
     assert not is_let_be(job_facts({"JobState": "COMPLETING"}), 0)
     assert not is_let_be(PLAIN._replace(restarts=1), 0)
 

@@ -9,15 +9,25 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.store.files import make_directories, make_directory
+from tests.store.os_calls import fail
 
 
 def test_a_directory_is_made_once(tmp_path: Path) -> None:
     """Private to its owner; one that is there stays, and the one above must be there."""
-    make_directory(str(tmp_path / "a"))
-    make_directory(str(tmp_path / "a"))
+    assert (True, False) == (make_directory(str(tmp_path / "a")), make_directory(str(tmp_path / "a")))
     assert 0o700 == (tmp_path / "a").stat().st_mode & 0o777
     with pytest.raises(FileNotFoundError):
         make_directory(str(tmp_path / "b" / "c"))
+
+
+def test_a_directory_that_a_file_server_refuses_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some refuse before they look; one that is not there cannot be made."""
+    fail(monkeypatch, "mkdir", errno.EROFS, 2)
+    assert not make_directory(str(tmp_path))
+    with pytest.raises(OSError, match="Read-only"):
+        make_directory(str(tmp_path / "a"))
 
 
 def test_those_above_are_made_too(tmp_path: Path) -> None:
