@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from hpc_elastic.errors import StoreTimeoutError
 from hpc_elastic.store.kv.store import KeyValueStore, seconds
 from hpc_elastic.store.memory import MemoryStore
+from hpc_elastic.testing.clock import FakeClock
 
 LONG = timedelta(seconds=50)
 NOW = timedelta(0)
@@ -84,3 +86,29 @@ def test_no_time_and_all_time_are_spans() -> None:
 def test_who_says_nothing_waits_five_minutes(memory_store: MemoryStore) -> None:
     """As the stores of torch do."""
     assert timedelta(seconds=300) == KeyValueStore(memory_store, "kv").timeout
+
+
+class Slowly(MemoryStore):
+    """One in which a key is written each time that somebody has waited for ten seconds."""
+
+    def __init__(self, clock: FakeClock, *keys: str) -> None:
+        super().__init__()
+        self._clock = clock
+        self._keys = list(keys)
+
+    def wait(self, directory: str, known: Sequence[str], timeout: float) -> list[str]:  # noqa: ARG002 - the same call
+        """Let ten seconds pass, and a key come."""
+        self._clock.advance(10.0)
+        KeyValueStore(self, directory).set(self._keys.pop(0), b"x")
+        return self.list(directory)
+
+
+@pytest.mark.parametrize(("keys", "paused"), [(("a",), False), (("a", "b"), True)])
+def test_who_has_what_it_waits_for_pauses_no_more(keys: tuple[str, ...], *, paused: bool) -> None:
+    """Only while a further key is missing."""
+    clock = FakeClock()
+    began = clock.monotonic()
+    kv = KeyValueStore(Slowly(clock, *keys), "kv")
+    kv._clock = clock  # type: ignore[assignment]
+    kv.wait(list(keys))
+    assert paused is (clock.monotonic() - began > 10.0 * len(keys))
