@@ -215,6 +215,7 @@ def test_a_released_run_has_no_stops_in_vain() -> None:
         (Progress(silent=1), "each round may begin anew"),
         (Progress(began=BEGINNING), "each start may begin anew"),
         (Progress(newest=5, began=5, tells=True), "the last start has saved"),
+        (Progress(newest=5, began=5, in_vain=1, tells=True), "the last 2 starts in a row have saved"),
         (Progress(newest=5, began=4, tells=True, stops=1), "the round that had to stop last has saved"),
         (Progress(newest=5, began=4, tells=True), ""),
     ],

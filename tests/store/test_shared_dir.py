@@ -186,6 +186,18 @@ def test_all_segments_are_read_at_once(
         assert expected == shared_dir_store.read_after("journal", after)
 
 
+def test_a_record_in_another_ones_segment_is_none(
+    shared_dir_store: SharedDirStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is read from its own place, whatever somebody has copied."""
+    monkeypatch.setattr("hpc_elastic.store.shared_dir.SEGMENT_RECORDS", 4)
+    for number in range(1, 6):
+        assert shared_dir_store.append("journal", number, b"%d" % number)
+    journal = Path(shared_dir_store.root, "journal")
+    (journal / segment_name(0) / record_name(4)).write_bytes(b"a copy")
+    assert (4, b"4") == shared_dir_store.read_after("journal", 0)[3]
+
+
 def test_a_reader_looks_for_no_segment_that_is_not_there(
     shared_dir_store: SharedDirStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
