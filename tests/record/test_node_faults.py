@@ -447,17 +447,3 @@ def test_a_row_of_failures_is_told_once() -> None:
 def test_only_an_agent_tells_that_workers_hang_in_the_kernel() -> None:
     """A worker may end with the same code, and is one that failed."""
     assert [] == told(START, formed(1), ended(1, Cause.CRASH, "n2", failure=WEDGED))
-
-
-def test_a_drill_on_a_node_that_hung_blames_no_other() -> None:
-    """Workers of another node may fail with it."""
-    hangs = [
-        entry
-        for number, rank in ((1, 2), (2, 3))
-        for entry in (
-            formed(number, FOUR),
-            ended(number, Cause.HANG, "n2", failure={"rank": rank, "step": number}),
-        )
-    ]
-    drill = [formed(3, FOUR), DRILL, ended(3, Cause.CRASH, "n2", "n3")]
-    assert [("n2", Fault.HANG)] == told(START, *hangs, *drill)
