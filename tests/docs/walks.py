@@ -178,7 +178,9 @@ def traced(directory: str, argv: list[str]) -> int:
         sys.setprofile(None)
         for walk, counter in zip(walks, counters, strict=True):
             path = Path(directory) / f"{WALKS.index(walk)}.{os.getpid()}"
-            path.write_text(json.dumps([counter.count(), counter.edges()]), encoding="utf-8")
+            new = path.with_name(f".{path.name}")  # who waits for the name finds it whole
+            new.write_text(json.dumps([counter.count(), counter.edges()]), encoding="utf-8")
+            new.replace(path)
 
 
 def _child(directory: str, words: list[str]) -> int:
