@@ -5,6 +5,7 @@ from __future__ import annotations
 BATCH = "batch"  # writer of the records that the job script makes; in array mode with the task behind it
 LOGIN = "login"  # writer of the records that the commands of the login node make
 CANCELLED_CODE = 130  # as a program that was interrupted
+SHUTDOWN_S = 30  # default from SIGTERM to SIGKILL of workers [s]
 
 
 class Env:

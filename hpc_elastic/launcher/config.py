@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.ids import Env
+from hpc_elastic.ids import SHUTDOWN_S, Env
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsSpecs
 
 if TYPE_CHECKING:
     from hpc_elastic.processes.numa import NumaOptions
 
-_SHUTDOWN: Final = (Env.SHUTDOWN_TIMEOUT, "30")  # variable, and what holds without it [s]
+_SHUTDOWN: Final = (Env.SHUTDOWN_TIMEOUT, str(SHUTDOWN_S))  # variable, and what holds without it [s]
 _EXIT_BARRIER: Final = (Env.EXIT_BARRIER_TIMEOUT, "300")
 _Number = TypeVar("_Number", int, float)
 _TIMEOUT_S: Final = 900

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.data_fields import DataClass, DataFields
-from hpc_elastic.ids import Env
+from hpc_elastic.ids import SHUTDOWN_S, Env
 from hpc_elastic.multiprocessing.errors.failure import ProcessFailure
 from hpc_elastic.multiprocessing.logs import LogsSpecs
 from hpc_elastic.processes.guard import Guard
@@ -79,7 +79,7 @@ class StartSettings(NamedTuple):
     base_env: Mapping[str, str] | None = None
     cwd: str | None = None
     clock: Clock = SystemClock()
-    grace_s: float = 30.0
+    grace_s: float = SHUTDOWN_S
     is_driven: bool = True
     trap: SignalTrap | None = None
     preloader: Preloader | None = None

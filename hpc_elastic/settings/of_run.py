@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpc_elastic.ids import SHUTDOWN_S
 from hpc_elastic.settings.setting import (
     NUMBER,
     PATH,
@@ -99,8 +100,8 @@ class OfTorchrun:
         Written(metavar="SIG,..."),
     )
     shutdown_timeout = setting(
-        SECONDS, None, "From SIGTERM to SIGKILL of workers", 30.0, Agent(is_unset=True),
-        Written(default="TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30"),
+        SECONDS, None, "From SIGTERM to SIGKILL of workers", float(SHUTDOWN_S), Agent(is_unset=True),
+        Written(default=f"TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else {SHUTDOWN_S}"),
     )
     event_log_handler = setting(TEXT, "null", "Where events go", to=Agent(), written=Written(metavar="NAME"))
 

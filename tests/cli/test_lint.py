@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.cli import app
-from hpc_elastic.slurm.lint.rules import RULES, Pitfall
+from hpc_elastic.slurm.lint.pitfalls import RULES, Pitfall
 from tests.docs.lint_page import PAGE, page
 
 REPOSITORY = Path(__file__).parents[2]

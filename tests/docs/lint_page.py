@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpc_elastic.slurm.lint.rules import RULES
+from hpc_elastic.slurm.lint.pitfalls import RULES
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "lint.md"
 _HEAD = """# Rules of `hpc-elastic lint`
@@ -21,7 +21,7 @@ The shell of a job script is asked whether it can read it (`bash -n`); nothing o
 Options that stand in a sourced file or on the command line of sbatch are not seen.
 A training script that uses `hpc_elastic.frameworks` needs no calls of its own.
 
-`python -m tests.docs.lint_page` makes this page from `hpc_elastic/slurm/lint/rules.py`.
+`python -m tests.docs.lint_page` makes this page from `hpc_elastic/slurm/lint/pitfalls.py`.
 
 | code | finding | consequence | fix |
 |---|---|---|---|

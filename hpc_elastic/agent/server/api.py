@@ -29,6 +29,7 @@ from hpc_elastic.agent.server.older_spellings import as_rendezvous_info, call_sh
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import RendezvousClosedError, RendezvousGracefulExitError, RendezvousTimeoutError
 from hpc_elastic.events import Event, EventSource, record
+from hpc_elastic.ids import SHUTDOWN_S
 from hpc_elastic.meet.interface import RendezvousHandler, RendezvousInfo
 from hpc_elastic.meet.interface import full_host_name as _get_fq_hostname
 from hpc_elastic.metrics import prof, put_metric
@@ -98,7 +99,7 @@ class RecordingAgent(ElasticAgent):
         self._remaining_restarts: int = spec.max_restarts
         self._store: Any = None
         self._exit_barrier_timeout = timeout_of("exit_barrier_timeout", exit_barrier_timeout, 300, environ)
-        self._shutdown_timeout = timeout_of("shutdown_timeout", shutdown_timeout, 30, environ)
+        self._shutdown_timeout = timeout_of("shutdown_timeout", shutdown_timeout, SHUTDOWN_S, environ)
         self._total_execution_time = 0
         self._in_exit_barrier = False
         self._clock = clock or SystemClock()
@@ -223,7 +224,7 @@ class SimpleElasticAgent(RecordingAgent):
         """Look at the workers and return how they are, without waiting."""
 
     @abstractmethod
-    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = SHUTDOWN_S) -> None:
         """Release all resources at the end of a run; ends workers that still run.
 
         Args:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hpc_elastic.slurm.job.shell_text import code_of, parts
-from hpc_elastic.slurm.lint.rules import LintFinding, Pitfall
+from hpc_elastic.slurm.lint.pitfalls import LintFinding, Pitfall
 
 BOM = "\ufeff"
 _OPTION = re.compile(r"#SBATCH\s+(.*)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hpc_elastic.slurm.lint.rules import LintFinding, Pitfall
+from hpc_elastic.slurm.lint.pitfalls import LintFinding, Pitfall
 
 _CALLS = {
     Pitfall.NO_TICK: "tick",
