@@ -188,6 +188,21 @@ def test_little_room_is_a_warning_and_none_is_refused(
     assert "free inodes: 10" in refusal(tmp_path / "run").message
 
 
+def test_a_submission_that_was_killed_can_be_made_again(tmp_path: Path) -> None:
+    """Every file that it had written by then is one of a run."""
+    request = request_for(tmp_path)
+    killed = os.fork()
+    if killed == 0:
+        try:  # a forked child must never return into pytest
+            run_dir.create(request, now_s=0)
+            Path(request.paths.start).write_bytes(b"modules")
+        finally:
+            os._exit(0)
+    os.waitpid(killed, 0)
+    assert Path(request.paths.start).exists()
+    assert [] == run_dir.check(request.paths.root, allow_local=True)
+
+
 def test_a_damaged_identity_is_an_error_and_no_traceback(tmp_path: Path) -> None:
     """Missing or not what it should be."""
     paths = RunPaths(tmp_path)
