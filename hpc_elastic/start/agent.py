@@ -32,12 +32,13 @@ from hpc_elastic.node.setup.notices import LaterNotices, NoNotices, Notices
 from hpc_elastic.node.spec import WorkerSpec
 from hpc_elastic.node.workers.local_group import Command
 from hpc_elastic.node.workers.worker_env import RunEnv
-from hpc_elastic.processes.guard import Guard, remove_directory
+from hpc_elastic.processes.guard import Guard
 from hpc_elastic.record.journal import Then
 from hpc_elastic.record.run_directory import prepare_run_dir
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.run_jobs.may_start import admit, ended_text
 from hpc_elastic.start.meeting import LaunchOptions, OpenAgent, ended_before, rendezvous_of
+from hpc_elastic.start.scratch import scratch_directory
 from hpc_elastic.start.without_script import finish_in_its_place, record_takeover
 from hpc_elastic.store.mount import mount_at, safe_lease
 from hpc_elastic.store.plain_file import open_to_append
@@ -108,8 +109,7 @@ def open_agent(
         loop = EventLoop(SystemClock())
         stack.callback(loop.close)
         loop.catch((*signals.drain, *signals.warning, *signals.interrupt))
-        scratch = _make_scratch()
-        stack.callback(remove_directory, scratch)
+        scratch = stack.enter_context(scratch_directory())
         guard.inherit(scratch)
         is_task = slurm is not None and slurm.task is not None
         root = HeldRoot(options.paths.root)
@@ -304,23 +304,6 @@ def _command(options: LaunchOptions) -> Command:
         numa=options.numa,
         filters=(options.stdout_filters or (), options.stderr_filters or ()),
         virtual_local_rank=options.virtual_local_rank,
-    )
-
-
-def _make_scratch() -> str:
-    """Make a private directory in this node's memory, or else on its local disk."""
-    name = f"hpc_elastic-{os.geteuid()}-{os.getpid()}-{os.urandom(4).hex()}"
-    for place in ("/dev/shm", os.environ.get("TMPDIR", "/tmp"), "/tmp"):  # noqa: S108
-        path = os.path.join(place, name)
-        try:
-            os.mkdir(path, mode=0o700)
-        except OSError:
-            continue
-        return path
-    raise RunDirError(
-        "no node-local directory can be written to",
-        where="/dev/shm, $TMPDIR and /tmp",  # noqa: S108 - words, not a path
-        fix="set TMPDIR to a local directory with free space",
     )
 
 

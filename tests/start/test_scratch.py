@@ -1,0 +1,94 @@
+"""The private directory of an agent: who removes it when nobody of the agent is left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.errors import RunDirError
+from hpc_elastic.start.scratch import remove_left, scratch_directory
+from tests.docs.pages import REPOSITORY
+
+EPILOG = REPOSITORY / "sbatch_templates" / "batch.sh"
+needs_memory = pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="no file system in memory here")
+
+
+def left_by_a_dead_agent(place: Path) -> Path:
+    """Return the directory of an agent that has ended without removing it, with a state in it."""
+    agent = os.fork()
+    if agent == 0:
+        try:  # a forked child must never return into pytest
+            with scratch_directory([str(place)]) as path:
+                Path(path, "rescued-1-5-0-2-1").write_bytes(b"state")
+                os._exit(0)
+        finally:
+            os._exit(1)
+    assert 0 == os.waitpid(agent, 0)[1]
+    (found,) = place.glob(f"hpc_elastic-{os.geteuid()}-{agent}-*")
+    return found
+
+
+@contextmanager
+def named_for_the_dead(place: Path) -> Iterator[Path]:
+    """Give the directory of a living agent whose process id nobody has here, as in another container."""
+    dead = left_by_a_dead_agent(place)
+    other = dead.with_name(f"{dead.name[:-8]}01234567")
+    with scratch_directory([str(place)]) as path:
+        os.rename(path, other)
+        yield other
+    for file in other.iterdir():
+        file.unlink()
+    other.rmdir()
+
+
+def test_the_next_agent_removes_what_a_dead_one_has_left(tmp_path: Path) -> None:
+    """Its own directory, and files of other names, stay as they are."""
+    left = left_by_a_dead_agent(tmp_path)
+    (tmp_path / "hpc_elastic-notes").mkdir()
+    with scratch_directory([str(tmp_path)]) as path:
+        assert not left.exists()
+        assert {Path(path).name, "hpc_elastic-notes"} == set(os.listdir(tmp_path))
+        assert 0o700 == os.stat(path).st_mode & 0o777
+        remove_left(str(tmp_path))
+        assert os.path.isdir(path)
+    assert ["hpc_elastic-notes"] == os.listdir(tmp_path)
+
+
+def test_an_agent_of_another_container_keeps_its_directory(tmp_path: Path) -> None:
+    """Its process id is not known here, but it holds the lock."""
+    with named_for_the_dead(tmp_path) as living:
+        remove_left(str(tmp_path))
+        assert [living.name] == os.listdir(tmp_path)
+
+
+def test_a_link_with_the_name_of_a_directory_is_not_followed(tmp_path: Path) -> None:
+    """Another user may have made it in a place where all can write."""
+    left = left_by_a_dead_agent(tmp_path)
+    moved = tmp_path / "kept"
+    left.rename(moved)
+    left.symlink_to(moved)
+    remove_left(str(tmp_path))
+    assert ["rescued-1-5-0-2-1"] == os.listdir(moved)
+
+
+def test_the_first_place_that_can_be_written_to_is_taken(tmp_path: Path) -> None:
+    """Without one the error names the way out."""
+    with scratch_directory([str(tmp_path / "none"), str(tmp_path)]) as path:
+        assert str(tmp_path) == os.path.dirname(path)
+    with pytest.raises(RunDirError, match="no node-local directory"), scratch_directory([]):
+        pass
+
+
+@needs_memory
+def test_the_epilog_removes_what_agents_have_left_in_memory(tmp_path: Path) -> None:
+    """Slurm runs it on each node after it has killed an agent and its guard; the living keep theirs."""
+    left = left_by_a_dead_agent(Path("/dev/shm"))
+    env = {"PATH": os.environ["PATH"], "HPC_ELASTIC_RUN_DIR": str(tmp_path / "none")}
+    with named_for_the_dead(Path("/dev/shm")) as living:
+        subprocess.run(["/bin/bash", "-p", EPILOG], env=env, check=True)
+        assert (False, True) == (left.exists(), living.exists())
