@@ -238,7 +238,8 @@ class _Walk:
             is_asked = self._state.drain is not None
             if lives and self._last is not None and newest_saved is not None and newest_saved > self._last:
                 self._put_steps(now, 0.0, newest_saved, self._last)  # a mark may be newer than any line
-                self._best = max(self._best, newest_saved)
+                if newest_saved > self._best:  # then it is of this round
+                    self._last = self._best = newest_saved
                 self._progress.append((now, self._best))
             self._put(now, self._live_bucket() if lives and not is_asked else self._bucket())
         self._note_saved(newest_saved)

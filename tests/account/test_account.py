@@ -227,6 +227,7 @@ def test_a_mark_may_be_newer_than_any_line() -> None:
     records = _records((100.0, EpochStarted(FIRST, "7", ("a",))), (110.0, _round(1, FIRST)))
     account = account_of(History(records, [_fact(1, Doing.STEP, 150.0, 2, 5)], newest_saved=40, now=200.0))
     assert (200.0, 40) == account.series.progress[-1]
+    assert 40 == account.series.current
     assert 50.0 == account.seconds[Bucket.TRAINING]
 
 

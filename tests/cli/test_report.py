@@ -185,3 +185,15 @@ def test_an_unknown_format_is_refused(paths: RunPaths, capfd: pytest.CaptureFixt
     assert 2 == app.run(["report", paths.root, "--format", "pdf"])
     assert "give one of text, md, json, html" in capfd.readouterr().err
     assert not os.path.exists("run.pdf")
+
+
+@pytest.mark.parametrize("name", ["", ".", "nowhere/run.html"])
+def test_a_file_that_cannot_be_written_is_named(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    """The error has the option, the value, the reason and what to do."""
+    write(paths, *crashed(HOSTILE))
+    assert 2 == app.run(["report", paths.root, "-o", name])
+    error = capfd.readouterr().err
+    assert error.startswith(f"error: --output: {name!r} cannot be written: ")
+    assert "fix: name a file in a directory that is there" in error

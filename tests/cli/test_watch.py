@@ -21,7 +21,7 @@ from hpc_elastic.meet.member_names import MemberName, Phase, steps_text
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision, RoundFormed, RunEnded
 from hpc_elastic.report.watch_screen import Pacer, ScreenFacts, WatchedNode, screen_lines
-from tests.cli.recorded_runs import EPOCH, MEMBERS, STARTED, paths, preempted, write
+from tests.cli.recorded_runs import EPOCH, MEMBERS, STARTED, paths, preempted, write, write_facts
 
 __all__ = ["paths"]
 
@@ -190,6 +190,39 @@ def test_the_newest_lines_of_a_rank_are_shown(paths: RunPaths) -> None:
     assert "rank 3 in round 1:" in text
     assert "loss 999" in text
     assert "loss 900" not in text
+
+
+@pytest.mark.parametrize(
+    ("rank", "text"), [("3", "no output yet"), ("99", "the round has no log of this rank")]
+)
+def test_a_rank_without_lines_is_named(paths: RunPaths, rank: str, text: str) -> None:
+    """With --rank the screen says whether the rank has written nothing, or is none of the round."""
+    write(paths, (0.0, STARTED), (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)))
+    log = Path(paths.attempt_logs(1)) / "3" / "stdout.log"
+    log.parent.mkdir(parents=True)
+    log.touch()
+    with watching(paths.root, "--rank", rank) as shown:
+        lines = re.split(r"\x1b\[K(?:\x1b\[\d+;1H)?", shown.until(END))
+    assert f"  {text}" == lines[lines.index(f"rank {rank} in round 1:") + 1]
+
+
+@pytest.mark.parametrize("words", [("--rank", "-1"), ("--every", "-1"), ("--every", "0")])
+def test_numbers_that_mean_nothing_are_refused(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], words: tuple[str, str]
+) -> None:
+    """A rank is 0 or more, and the time between two looks one second or more."""
+    assert 2 == app.run(["watch", paths.root, *words])
+    least = 0 if words[0] == "--rank" else 1
+    assert f"error: {words[0]}: '{words[1]}' is less than {least}\n" in capfd.readouterr().err
+
+
+def test_the_summary_has_the_newest_step_of_the_heartbeats(paths: RunPaths) -> None:
+    """The line above the nodes is no older than the lines of the nodes."""
+    write(paths, (0.0, STARTED), (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)))
+    write_facts(paths, (1, 40.0, 2, 7))
+    beat(paths, 1, 40, 41)
+    with watching(paths.root) as shown:
+        assert "step 40, goodput" in shown.until(END)
 
 
 def test_all_runs_of_a_folder_have_a_line(paths: RunPaths) -> None:

@@ -126,9 +126,14 @@ def progress_facts(account: Account, best_s: float | None, age_s: float | None) 
 
 def step_text(account: Account) -> str:
     """Return the newest step, and of how many; empty if none is known."""
-    progress, total = account.series.progress, account.series.total
+    progress = account.series.progress
+    return progress_text(progress[-1][1] if progress else None, account.series.total)
+
+
+def progress_text(step: int | None, total: int | None) -> str:
+    """Return a step, and of how many; empty if it is not known."""
     of = f" of {total}" if total else ""
-    return f"step {progress[-1][1]}{of}" if progress else ""
+    return "" if step is None else f"step {step}{of}"
 
 
 def _current_text(account: Account) -> str:

@@ -39,10 +39,18 @@ def report(run: RunArgument, output: Output = None, format: Format = None) -> in
     if output is None:
         hand_out(text)
         return 0
-    with open(output, "w", encoding="utf-8", errors="replace") as file:
-        file.write(text)
+    _write(output, text)
     say(f"written: {visible(output)}")
     return 0
+
+
+def _write(output: str, text: str) -> None:
+    try:
+        with open(output, "w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+    except OSError as error:
+        reason = f"{visible(repr(output))} cannot be written: {error.strerror or error}"
+        raise InputError(reason, where="--output", fix="name a file in a directory that is there") from error
 
 
 def _format_of(given: str | None, output: str | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Optional
 
 from hpc_elastic.account.account import account_of, pace_of
 from hpc_elastic.cli.commands.looking.status import OptionalRun, colour_of, open_until, status
@@ -22,7 +22,7 @@ from hpc_elastic.record.run_log import read_newer
 from hpc_elastic.record.state import fold
 from hpc_elastic.report import log_files
 from hpc_elastic.report.explain.facts import history_of
-from hpc_elastic.report.explain.words import goodput_text, left_at, rate_text, step_text
+from hpc_elastic.report.explain.words import goodput_text, left_at, progress_text, rate_text
 from hpc_elastic.report.log_files import WantedLogs
 from hpc_elastic.report.run_status import RunStatus, RunView, status_of
 from hpc_elastic.report.timeline import span_text
@@ -45,17 +45,21 @@ _MOST_RUNS = 40
 _TAIL_BYTES = 4096
 
 Every = Annotated[
-    int,
+    Optional[int],  # noqa: UP045 - it is read at run time on Python 3.10 too
     Flag(
         ("--every",),
         f"Seconds between two looks; by default {_EVERY_S} on a terminal, else {_EVERY_LINES_S}.",
         "S",
+        least=1,
     ),
 ]
-LogRank = Annotated[int, Flag(("--rank",), "Show the newest lines of this global rank, too.", "R")]
+LogRank = Annotated[
+    Optional[int],  # noqa: UP045 - as above
+    Flag(("--rank",), "Show the newest lines of this global rank, too.", "R", least=0),
+]
 
 
-def watch(run: OptionalRun = None, rank: LogRank = -1, every: Every = 0) -> int:
+def watch(run: OptionalRun = None, rank: LogRank = None, every: Every = None) -> int:
     """Show a run, or all runs of a folder, on a screen that stays up to date until Ctrl-C."""
     folder = RUNS_FOLDER if run is None else holds_runs(run)
     with suppress(KeyboardInterrupt):
@@ -103,7 +107,7 @@ def _watch_folder(folder: str, every: int) -> int:
         while True:
             for row in rows:
                 if row.phase and not row.is_over and row.name not in watched:
-                    watched[row.name] = _Watched(row.paths, SystemClock(), -1)
+                    watched[row.name] = _Watched(row.paths, SystemClock())
             lines = [ScreenLine(f"{count_text(len(rows), 'run')} below {folder}", bold=True), ScreenLine("")]
             lines += [_row_line(row, watched.get(row.name)) for row in rows]
             lines += [ScreenLine(""), ScreenLine("Ctrl-C ends this screen; the runs go on")]
@@ -131,17 +135,19 @@ class _Watched:
     Args:
         paths: its files.
         clock: tells the time.
-        rank: whose log is shown; -1: none.
+        rank: whose log is shown; None: that of none.
     """
 
-    def __init__(self, paths: RunPaths, clock: Clock, rank: int) -> None:
+    def __init__(self, paths: RunPaths, clock: Clock, rank: int | None = None) -> None:
         self.paths, self._clock, self._rank = paths, clock, rank
         self._run = read_run(paths)
         self._job: JobFacts | None = None
         self._roster: Roster = {}
         self._pacer = Pacer()
         self._ask_at = self._account_at = self._journal_at = float("-inf")
-        self._summary: tuple[str, ...] = ("",)
+        self._steps: tuple[int, ...] = ()  # the newest one of the account; empty: it has none
+        self._total: int | None = None
+        self._pace = ""
         self._events: tuple[str, ...] = ()
         self._told = -1  # number of the newest record among the events
         self.where = RunStatus(status_of(RunView.of(self._run)).phase, "")
@@ -160,8 +166,17 @@ class _Watched:
         rows = self._rows(now)
         title, log = self._log()
         headline = f"{self._run.name}: {self.where.text}"
-        summary = (self._summary[0] or f"no step is known; {len(rows)} nodes", *self._summary[1:])
+        summary = (self._summary_of(rows),)
         return ScreenFacts(headline, colour_of(self.where.phase), summary, rows, self._events, title, log)
+
+    def _summary_of(self, rows: tuple[WatchedNode, ...]) -> str:
+        """Return step, rate, time left and goodput; heartbeats may tell a newer step than the account."""
+        steps = [row.step for row in rows if row.step is not None]
+        step = progress_text(max([*self._steps, *steps], default=None), self._total)
+        return (
+            ", ".join(filter(None, (step, self._pace)))
+            or f"no step is known; {count_text(len(rows), 'node')}"
+        )
 
     def _read_journal(self, now: float, told: int) -> None:
         last = self._run.state.last
@@ -190,13 +205,17 @@ class _Watched:
         """Make the account anew; the next one comes when this one has cost less than its share."""
         account = account_of(history_of(self._run, open_until(self.where.phase)))
         pace = pace_of(account.series)
-        parts = [step_text(account)] if step_text(account) else []
+        self._steps, self._total = (
+            tuple(step for _, step in account.series.progress[-1:]),
+            account.series.total,
+        )
+        parts = []
         if pace is not None:
             left_s = left_at(pace, account)
-            parts += [rate_text(pace.per_s)] + ([f"about {span_text(left_s)} left"] if left_s else [])
+            parts = [rate_text(pace.per_s)] + ([f"about {span_text(left_s)} left"] if left_s else [])
         if account.wall_s and account.starts:
             parts.append(f"goodput {goodput_text(account)}")
-        self._summary = (", ".join(parts),)
+        self._pace = ", ".join(parts)
         cost_s = self._clock.monotonic() - now
         self._account_at = now + max(_ACCOUNT_S, cost_s / _ACCOUNT_SHARE)
 
@@ -244,7 +263,7 @@ class _Watched:
     def _log(self) -> tuple[str, tuple[str, ...]]:
         """Return the newest lines of the chosen rank, and their title; nothing if none was chosen."""
         number = self._run.state.round.number if self._run.state.round is not None else 0
-        if self._rank < 0 or not number:
+        if self._rank is None or not number:
             return "", ()
         wanted = WantedLogs(rank=self._rank)
         files = log_files.worker_files(self.paths, number, wanted, [self._rank])
@@ -254,7 +273,8 @@ class _Watched:
                 size = opened.seek(0, os.SEEK_END)
                 opened.seek(max(0, size - _TAIL_BYTES))
                 lines += opened.read(_TAIL_BYTES).decode(errors="replace").splitlines()[-8:]
-        return f"rank {self._rank} in round {number}", tuple(lines)
+        absence = "no output yet" if files else "the round has no log of this rank"
+        return f"rank {self._rank} in round {number}", tuple(lines) or (absence,)
 
 
 _STATES = {
