@@ -71,7 +71,7 @@ def bare_box() -> Iterator[boxes.Box]:
         (("scripts/quickstart", "--plain"), "all of it is in "),
         (
             ("scripts/test", "tests/processes", "tests/launcher/test_signals.py", "-m", "not slow"),
-            " passed in ",
+            " passed",
         ),
     ],
     ids=["quickstart", "test"],

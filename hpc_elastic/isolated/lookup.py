@@ -88,6 +88,7 @@ def home() -> str:
     return os.path.abspath(__file__).removesuffix(_FILE) + "/hpc_elastic"
 
 
+@cache
 def one_file() -> bytes | None:
     """Return the content of the file from which this package starts; None if it cannot be made."""
     try:

@@ -29,6 +29,7 @@ _LATE_LOOK_S = 0.5  # ... and looks as rarely as this
 _STEP_S = 0.03  # longer than a step: 10 ms at most on Linux servers
 _STIR_AFTER_S = 0.25  # who waits changes the directory itself after so long, so that it is read anew ...
 _STIR_EVERY_S = 1.0  # ... and again and again
+_MISSED: set[str] = set()  # paths of records that this process has waited for in vain
 _T = TypeVar("_T")
 
 
@@ -87,16 +88,18 @@ class SharedDirStore:
     def is_removed(self, log: str, number: int) -> bool:
         """Tell whether a record was removed: later ones are there, and it does not come into sight.
 
-        Looks longer than a network file system shows a later name without an earlier one.
+        Looks longer than a network file system shows a later name without an earlier one; once in a process.
         """
         segment = os.path.join(self.root, log, segment_name(number))
+        path = os.path.join(segment, record_name(number))
         with _errors_named(segment):
-            for pause_s in (0.0, *PAUSES_S):
+            for pause_s in (0.0,) if path in _MISSED else (0.0, *PAUSES_S):
                 SystemClock().sleep(pause_s)
                 if not self._has_later(log, number):  # nor is it looked for by name, see `make_directory`
                     return False
-                if os.path.lexists(os.path.join(segment, record_name(number))):
+                if os.path.lexists(path):
                     return False
+        _MISSED.add(path)
         return True
 
     def _has_later(self, log: str, number: int) -> bool:

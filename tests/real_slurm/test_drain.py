@@ -198,7 +198,7 @@ def test_what_the_site_grants_is_kept_at_submit(cluster: Cluster) -> None:
     """KillWait and the partition's grace are in the run directory before the job starts."""
     run = submit(cluster, (*TWO, "--partition", "low"), [PYTHON, "-c", "pass"])
     kept = json.loads(Path(run.paths.site).read_text())
-    assert (5.0, 8.0, "REQUEUE") == (kept["kill_wait_s"], kept["grace_s"], kept["preempt_mode"])
+    assert (5.0, 8.0) == (kept["kill_wait_s"], kept["grace_s"])
 
 
 @pytest.mark.timeout(400)

@@ -124,7 +124,13 @@ MUTATIONS = (
     ),
     Mutation(
         "blind is dead",
-        (Change(f"{_MEMBERSHIP}.look", "if now - before > half or ", "if False and "),),
+        (
+            Change(
+                f"{_MEMBERSHIP}.look",
+                "now - before > half or self._was_away(before) or self._was_blind",
+                "False",
+            ),
+        ),
         ("stall", "three", "rough"),
     ),
     Mutation(
@@ -201,7 +207,7 @@ MUTATIONS = (
         "a node that has left may be in a round",
         (
             Change(f"{_STATE}:_round", "wrong or has_left or", "wrong or"),
-            Change(f"{_RULES}:_ready", "view.state.left | outdated", "outdated"),
+            Change(f"{_RULES}:Gathering.ready", "view.state.left | self.outdated", "self.outdated"),
         ),
         ("array leaves",),
     ),
@@ -212,7 +218,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a node that has left is lost",
-        (Change(f"{_STATE}:_without_who_left", "entry.cause is Cause.NODE_LOSS and", "False and"),),
+        (Change(f"{_STATE}:_without_who_left", "entry.cause is Cause.NODE_LOSS:", "False:"),),
         ("array", "array leaves"),
     ),
     Mutation(
@@ -271,6 +277,7 @@ def _function(where: str) -> FunctionType:
     found: Any = importlib.import_module(module)
     for name in path.split("."):
         found = vars(found)[name]
+    found = getattr(found, "func", found)  # of a cached property
     assert isinstance(found, FunctionType), f"{where} is no function"
     return found
 
@@ -283,7 +290,8 @@ def _code(function: FunctionType, change: Change) -> Any:
     text = "from __future__ import annotations\n" + textwrap.dedent(source.replace(change.old, change.new))
     names: dict[str, Any] = dict(function.__globals__)
     exec(compile(text, f"<mutated {change.where}>", "exec"), names)  # noqa: S102 - the mutation itself
-    return names[function.__name__].__code__
+    changed = names[function.__name__]
+    return getattr(changed, "func", changed).__code__
 
 
 def catch(mutation: Mutation, seeds: int) -> Catch | None:
