@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from hpc_elastic.frameworks.torch.rescued import (
     write_began,
 )
 from hpc_elastic.record.journal import Cause, Record, RoundEnded
+from tests.real_parts import unavailable
 
 NEW = Rescued(4, 30, 0, 2)
 OLD = Rescued(3, 20, 1, 2)
@@ -96,16 +99,48 @@ def test_a_state_that_is_too_large_is_refused(tmp_path: Path) -> None:
         check_room(str(tmp_path), 10**18)
 
 
+@pytest.fixture
+def little_memory() -> Iterator[Path]:
+    """A control group with 64 MiB, of either version; removed afterwards."""
+    v1, v2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+    is_v1 = (v1 / "memory.limit_in_bytes").exists()
+    group = (v1 if is_v1 else v2) / f"hpc_elastic_rescue_{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / ("memory.limit_in_bytes" if is_v1 else "memory.max")).write_text(str(64 << 20))
+    except OSError as error:
+        if group.exists():
+            group.rmdir()
+        unavailable("control group of memory", str(error))
+    yield group
+    group.rmdir()
+
+
+def test_the_limit_of_a_job_counts(tmp_path: Path, little_memory: Path) -> None:
+    """A state of half of the limit and more is refused, whatever the node has."""
+    child = os.fork()
+    if child == 0:
+        try:  # a forked child must never return into pytest
+            (little_memory / "cgroup.procs").write_text(str(os.getpid()))
+            check_room(str(tmp_path), 1 << 20)
+            with pytest.raises(NoRoomError):
+                check_room(str(tmp_path), 40 << 20)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 def test_values_of_a_rank_belong_to_one_step(tmp_path: Path) -> None:
     """The two newest steps are there; what is torn or of another round is passed over."""
     file = OwnFile(str(tmp_path), 4, 1)
-    for step in (28, 29, 30):
+    for step in (26, 28, 30, 30):
         file.write(step, b"step %d" % step)
     assert {1: b"step 30"} == owns_in(str(tmp_path), NEW)
-    assert {1: b"step 29"} == owns_in(str(tmp_path), NEW._replace(step=29))
-    assert {} == owns_in(str(tmp_path), NEW._replace(step=28))
+    assert {1: b"step 28"} == owns_in(str(tmp_path), NEW._replace(step=28))
+    assert {} == owns_in(str(tmp_path), NEW._replace(step=26))
     assert {} == owns_in(str(tmp_path), NEW._replace(round=5))
-    path = tmp_path / "own-4-1-0"
+    path = next(path for path in tmp_path.iterdir() if b"step 30" in path.read_bytes())
     path.write_bytes(path.read_bytes()[:-1])
     assert {} == owns_in(str(tmp_path), NEW)
 

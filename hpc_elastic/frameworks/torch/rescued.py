@@ -126,6 +126,7 @@ class OwnFile:
     def __init__(self, folder: str, round_: int, rank: int) -> None:
         self._paths = [os.path.join(folder, f"own-{round_}-{rank}-{turn}") for turn in (0, 1)]
         self._descriptors: list[int] = []
+        self._newest = (0, 0)  # step, and the place of its file
 
     def write(self, step: int, data: bytes) -> None:
         """Replace the older one of both.
@@ -136,9 +137,12 @@ class OwnFile:
         if not self._descriptors:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             self._descriptors = [os.open(path, flags, 0o600) for path in self._paths]
+        before, turn = self._newest
+        turn = turn if step == before else 1 - turn
+        self._newest = step, turn
         content = _HEAD.pack(step, len(data), zlib.crc32(data)) + data
-        if os.pwrite(self._descriptors[step % 2], content, 0) != len(content):
-            raise OSError(f"no room for {len(content)} bytes: {self._paths[step % 2]}")
+        if os.pwrite(self._descriptors[turn], content, 0) != len(content):
+            raise OSError(f"no room for {len(content)} bytes: {self._paths[turn]}")
 
 
 def owns_in(folder: str, state: Rescued) -> dict[int, bytes]:
@@ -250,14 +254,39 @@ def check_room(folder: str, size: int) -> None:
 def _free_memory() -> Iterator[int]:
     """Yield the free memory [bytes]: of the node, and of each control group that this process is in."""
     yield _field("/proc/meminfo", "MemAvailable:") * 1024
-    path = _text("/proc/self/cgroup").rpartition("0::")[2].strip()
-    while path.strip("/"):
-        group = f"/sys/fs/cgroup{path}"
-        limit, used = _text(f"{group}/memory.max").strip(), _text(f"{group}/memory.current").strip()
-        if limit.isdecimal() and used.isdecimal():
-            cached = sum(_field(f"{group}/memory.stat", name) for name in ("active_file", "inactive_file"))
-            yield max(0, int(limit) - int(used) + cached)
-        path = path.rpartition("/")[0]
+    for row in _text("/proc/self/cgroup").splitlines():
+        _, controllers, path = row.split(":", 2)
+        if not controllers:
+            kind = _GROUPS_2
+        elif "memory" in controllers.split(","):
+            kind = _GROUPS_1
+        else:
+            continue
+        while path.strip("/"):
+            group = f"{kind.mount}{path}"
+            limit, used = (_text(f"{group}/{name}").strip() for name in (kind.limit, kind.used))
+            if limit.isdecimal() and used.isdecimal():
+                cached = sum(_field(f"{group}/memory.stat", name) for name in kind.cached)
+                yield max(0, int(limit) - int(used) + cached)
+            path = path.rpartition("/")[0]
+
+
+class _Groups(NamedTuple):
+    """Where a version of control groups has the memory of a group, and which of it can be taken back."""
+
+    mount: str
+    limit: str
+    used: str
+    cached: tuple[str, str]
+
+
+_GROUPS_1 = _Groups(
+    *("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    cached=("total_active_file", "total_inactive_file"),
+)
+_GROUPS_2 = _Groups(
+    *("/sys/fs/cgroup", "memory.max", "memory.current"), cached=("active_file", "inactive_file")
+)
 
 
 def _field(path: str, name: str) -> int:
