@@ -43,6 +43,15 @@ def test_a_good_script_has_no_findings(tmp_path: Path, capfd: pytest.CaptureFixt
         assert [] == linted(tmp_path, capfd, capfd.readouterr().out)
 
 
+def test_options_of_a_script_that_a_script_writes_are_not_late(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The lines of a here-document are no options of the job; those behind it still are."""
+    inner = "cat > inner.sbatch <<EOF\n#!/bin/bash\n#SBATCH --no-requeue\n#SBATCH --time=1\nEOF\n"
+    late = "#SBATCH --time=2\n"
+    assert [("HE104", 9)] == linted(tmp_path, capfd, GOOD.replace("trap :", f"{inner}{late}trap :"))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hpc_elastic.slurm.job.shell_text import code_of, parts
+from hpc_elastic.slurm.job.shell_text import DOCUMENT, code_of, parts
 from hpc_elastic.slurm.lint.pitfalls import LintFinding, Pitfall
 
 BOM = "\ufeff"
@@ -62,9 +62,10 @@ def _options(text: str) -> tuple[dict[int, str], dict[int, str]]:
     """Return the options of a script by line: those that sbatch reads, and those that it does not."""
     read: dict[int, str] = {}
     late: dict[int, str] = {}
-    has_begun = False
-    for number, line in enumerate(text.splitlines(), 1):
-        option = _OPTION.match(line)
+    has_begun, at, code = False, 0, code_of(text)
+    for number, line in enumerate(text.split("\n"), 1):
+        option = None if code.startswith(DOCUMENT, at) else _OPTION.match(line)  # one of a script within
+        at += len(line) + 1
         if option is not None:
             (late if has_begun else read)[number] = option[1]
         has_begun = has_begun or (bool(line.strip()) and not line.lstrip().startswith("#"))

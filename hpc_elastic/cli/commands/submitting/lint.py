@@ -116,7 +116,9 @@ def _read(file: str) -> str:
     try:
         return read_given(file).decode("utf-8")
     except UnicodeDecodeError:
-        raise InputError(f"{file} is no text", where="FILE", fix="give a script or a job file") from None
+        raise InputError(
+            f"{file} is no text in UTF-8", where="FILE", fix="give a script or a job file in UTF-8"
+        ) from None
     except OSError as error:
         raise InputError(
             f"{file} cannot be read: {error.strerror}", where="FILE", fix="check the path"
