@@ -10,6 +10,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 from typing import TypeVar
 
 from hpc_elastic.clock import SystemClock
@@ -29,7 +30,6 @@ _LATE_LOOK_S = 0.5  # ... and looks as rarely as this
 _STEP_S = 0.03  # longer than a step: 10 ms at most on Linux servers
 _STIR_AFTER_S = 0.25  # who waits changes the directory itself after so long, so that it is read anew ...
 _STIR_EVERY_S = 1.0  # ... and again and again
-_MISSED: set[str] = set()  # paths of records that this process has waited for in vain
 _T = TypeVar("_T")
 
 
@@ -41,6 +41,15 @@ def segment_name(number: int) -> str:
 def record_name(number: int) -> str:
     """Return the file name of a record."""
     return f"{number:08d}"
+
+
+@cache
+def _let_come(path: str) -> None:
+    """Wait for a name as long as a network file system may hide it, once in a process."""
+    for pause_s in PAUSES_S:
+        SystemClock().sleep(pause_s)
+        if os.path.lexists(path):
+            return
 
 
 class SharedDirStore:
@@ -93,13 +102,12 @@ class SharedDirStore:
         segment = os.path.join(self.root, log, segment_name(number))
         path = os.path.join(segment, record_name(number))
         with _errors_named(segment):
-            for pause_s in (0.0,) if path in _MISSED else (0.0, *PAUSES_S):
-                SystemClock().sleep(pause_s)
+            for _ in range(2):
                 if not self._has_later(log, number):  # nor is it looked for by name, see `make_directory`
                     return False
                 if os.path.lexists(path):
                     return False
-        _MISSED.add(path)
+                _let_come(path)
         return True
 
     def _has_later(self, log: str, number: int) -> bool:
