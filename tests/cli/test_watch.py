@@ -21,6 +21,7 @@ from hpc_elastic.meet.member_names import MemberName, Phase, steps_text
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision, RoundFormed, RunEnded
 from hpc_elastic.report.watch_screen import Pacer, ScreenFacts, WatchedNode, screen_lines
+from hpc_elastic.store.shared_dir import record_name, segment_name
 from tests.cli.recorded_runs import EPOCH, MEMBERS, STARTED, paths, preempted, write, write_facts
 
 __all__ = ["paths"]
@@ -232,6 +233,16 @@ def test_all_runs_of_a_folder_have_a_line(paths: RunPaths) -> None:
         text = shown.until("the runs go on")
     assert "1 run below" in text
     assert "toy-1  requeued" in text
+
+
+def test_a_run_that_gets_damaged_costs_its_line(paths: RunPaths) -> None:
+    """The screen of a folder goes on with the other runs."""
+    write(paths, (0.0, STARTED), (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)))
+    with watching(os.path.dirname(paths.root), "--every", "1") as shown:
+        shown.until("the runs go on")
+        (Path(paths.journal) / segment_name(3) / record_name(3)).write_text("{")
+        beat(paths, 1, 40, 41)
+        shown.until("toy-1  cannot be read: ")
 
 
 def test_without_a_terminal_the_status_is_printed(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from hpc_elastic.cli.run_argument import find_run, holds_runs
 from hpc_elastic.cli.say import say
 from hpc_elastic.cli.status.runs import RunRow, list_runs, run_rows
 from hpc_elastic.clock import Clock, SystemClock, clock_text
+from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.meet.member_names import TERMINAL, MemberName, Phase, Roster, newest_record, observe
 from hpc_elastic.paths import RunPaths
@@ -105,11 +106,8 @@ def _watch_folder(folder: str, every: int) -> int:
     rows = run_rows(folder)[:_MOST_RUNS]
     with LiveTerminal(1) as terminal:
         while True:
-            for row in rows:
-                if row.phase and not row.is_over and row.name not in watched:
-                    watched[row.name] = _Watched(row.paths, SystemClock())
             lines = [ScreenLine(f"{count_text(len(rows), 'run')} below {folder}", bold=True), ScreenLine("")]
-            lines += [_row_line(row, watched.get(row.name)) for row in rows]
+            lines += [_row_line(row, watched) for row in rows]
             lines += [ScreenLine(""), ScreenLine("Ctrl-C ends this screen; the runs go on")]
             size = terminal.size
             terminal.draw([cut(line, size.columns) for line in lines[: size.lines]], size)
@@ -120,10 +118,17 @@ def _watch_folder(folder: str, every: int) -> int:
                 rows = run_rows(folder)[:_MOST_RUNS]
 
 
-def _row_line(row: RunRow, watched: _Watched | None) -> ScreenLine:
-    if watched is None:
+def _row_line(row: RunRow, known: dict[str, _Watched]) -> ScreenLine:
+    """Return the line of a run; one that cannot be read costs no more than its line."""
+    if not row.phase or row.is_over:
         return ScreenLine(f"{row.name}  {row.text}")
-    facts = watched.look()
+    try:
+        if row.name not in known:
+            known[row.name] = _Watched(row.paths, SystemClock())
+        watched = known[row.name]
+        facts = watched.look()
+    except (HpcElasticError, OSError) as error:
+        return ScreenLine(f"{row.name}  cannot be read: {str(error).splitlines()[0]}", "red")
     nodes = sum(node.first_rank is not None for node in facts.nodes)
     where = f"{watched.where.phase.value}, {nodes} nodes" if nodes else watched.where.phase.value
     return ScreenLine(f"{row.name}  {where}  {facts.summary[0]}", facts.colour)
