@@ -1,4 +1,7 @@
-"""All mutants of one command: first the tests about their modules, then wider ones for those that live."""
+"""All mutants of one command: first in place, then in copies.
+
+In the copies the tests about their modules run first, then wider ones for those that live.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 
 from mutate_lib.coverage_map import Recorder, in_threads
 from mutate_lib.equivalents import Equivalent, reason_for
+from mutate_lib.in_place import choose_in_place, killed_in_place
 from mutate_lib.judge import Fate, Verdict, judge, tests_for
 from mutate_lib.mutants import Mutant
 from mutate_lib.project import Project, all_files
@@ -42,6 +46,9 @@ class Campaign:
             copy = replace(self._project, root=root / "base")  # somebody may go on to work on the other one
             recorder = Recorder(copy, self._jobs, self._say)
             left = [mutant for mutant in mutants if mutant not in fates]
+            killed = self._in_place(left, copy.direct_tests, recorder, root / "base")
+            fates.update({verdict.mutant: verdict for verdict in killed})
+            left = [mutant for mutant in left if mutant not in fates]
             stages = [(copy.direct_tests, None), (copy.wider_tests, self._wide_s)]
             for tests_of, limit_s in stages if self._wide_s else stages[:1]:
                 verdicts = self._stage(left, tests_of, recorder, root / "base", limit_s)
@@ -50,6 +57,30 @@ class Campaign:
         finally:
             remove(root)
         return [fates[mutant] for mutant in mutants]
+
+    def _in_place(
+        self, mutants: Sequence[Mutant], tests_of: Callable[[str], list[str]], recorder: Recorder, base: Path
+    ) -> list[Verdict]:
+        """Return which mutants tests notice in a process that has many faults, one after the other."""
+        by_file: dict[str, list[Mutant]] = {}
+        for mutant in mutants:
+            by_file.setdefault(self._project.file_of(mutant.module), []).append(mutant)
+        useful = {file: tests_of(file) for file in by_file}
+        found = recorder.find(all_files(useful.values()))
+        parts = []
+        for file, mine in by_file.items():
+            known = [found[name] for name in useful[file]]
+            chosen = [(mutant, tests) for mutant in mine if (tests := choose_in_place(mutant, file, known))]
+            count = -(-self._jobs // len(by_file))
+            parts += [(file, part) for at in range(count) if (part := chosen[at::count])]
+
+        def of(number: int) -> list[Verdict]:
+            verdicts = killed_in_place(base, f"place{number}", *parts[number])
+            for verdict in verdicts:
+                self._say_of(verdict)
+            return verdicts
+
+        return [one for some in in_threads(self._jobs, of, range(len(parts))) for one in some]
 
     def _stage(
         self,
@@ -67,7 +98,10 @@ class Campaign:
         def of(mutant: Mutant) -> Verdict:
             known = [found[name] for name in useful[files[mutant]]]
             verdict = judge(base, mutant, files[mutant], tests_for(mutant, files[mutant], known, limit_s))
-            self._say(f"{verdict.fate.value}: {mutant.text()}\n    {verdict.why}")
+            self._say_of(verdict)
             return verdict
 
         return in_threads(self._jobs, of, mutants)
+
+    def _say_of(self, verdict: Verdict) -> None:
+        self._say(f"{verdict.fate.value}: {verdict.mutant.text()}\n    {verdict.why}")

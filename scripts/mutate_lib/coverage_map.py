@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypedDict, TypeVar
 
 from mutate_lib import plugin, record
 from mutate_lib.project import Project
@@ -21,7 +21,6 @@ from mutate_lib.pytest_run import interpreter, run_tests
 from mutate_lib.tree import begin_recording, make_copy, remove
 
 _AT_ONCE = 8  # files of tests per run of pytest
-_Lines = dict[str, list[int]]  # by file of the package
 _One = TypeVar("_One")
 _Other = TypeVar("_Other")
 _FILE_S = 300.0  # the most that a file of tests may take while its lines are noted
@@ -34,11 +33,20 @@ class Test(NamedTuple):
         name: as pytest calls it.
         took_s: while lines were noted.
         lines: of each file of the package, those that it has run.
+        elsewhere: files of the package that programs have run which it starts.
     """
 
     name: str
     took_s: float
     lines: dict[str, frozenset[int]]
+    elsewhere: frozenset[str]
+
+
+class _Ran(TypedDict):
+    """What a test has run, as the plugin writes it."""
+
+    lines: dict[str, list[int]]
+    elsewhere: list[str]
 
 
 class Found(NamedTuple):
@@ -60,6 +68,7 @@ class Recorder:
         self._project = project
         self._jobs = jobs
         self._say = say
+        self._known: dict[str, Found] = {}
         self._shared = _digest(
             interpreter(),
             Path(str(record.__file__)).read_text(),
@@ -72,9 +81,9 @@ class Recorder:
     def find(self, files: Sequence[str]) -> dict[str, Found]:
         """Return what the tests of some files run."""
         cache = _cache()
-        places = {name: cache / self._key(name) for name in files}
-        found = {name: _read(place) for name, place in places.items() if place.exists()}
-        new = [name for name in files if name not in found]
+        places = {name: cache / self._key(name) for name in files if name not in self._known}
+        self._known.update({name: _read(place) for name, place in places.items() if place.exists()})
+        new = [name for name in files if name not in self._known]
         if new:
             self._say(f"noting which lines the fast tests of {len(new)} of {len(files)} files run")
         chunks = list(enumerate(new[at : at + _AT_ONCE] for at in range(0, len(new), _AT_ONCE)))
@@ -87,8 +96,8 @@ class Recorder:
             return noted
 
         for noted in in_threads(self._jobs, note, chunks):
-            found.update(noted)
-        return found
+            self._known.update(noted)
+        return {name: self._known[name] for name in files}
 
     def _key(self, name: str) -> str:
         return f"{_digest(self._shared, name, self._project.read(name))}.json"
@@ -114,18 +123,20 @@ class Recorder:
         return {name: _of_file(name, took, ran, broken) for name in files}
 
 
-def _of_file(name: str, took: dict[str, float], ran: Mapping[str, _Lines], broken: set[str]) -> Found:
+def _of_file(name: str, took: dict[str, float], ran: Mapping[str, _Ran], broken: set[str]) -> Found:
     mine = [test for test in took if test.partition("::")[0] == name]
-    shared = ran.get(name, {})
     tests = [
-        Test(test, took[test], _joined(ran.get(test, {}), shared)) for test in mine if test not in broken
+        _test(test, took[test], [ran[one] for one in (test, name) if one in ran])
+        for test in mine
+        if test not in broken
     ]
     return Found(tests, sorted(broken & set(mine)))
 
 
-def _joined(*found: _Lines) -> dict[str, frozenset[int]]:
-    names = {name for one in found for name in one}
-    return {name: frozenset(line for one in found for line in one.get(name, ())) for name in names}
+def _test(name: str, took_s: float, ran: Sequence[_Ran]) -> Test:
+    files = {file for one in ran for file in one["lines"]}
+    lines = {file: frozenset(line for one in ran for line in one["lines"].get(file, ())) for file in files}
+    return Test(name, took_s, lines, frozenset(file for one in ran for file in one["elsewhere"]))
 
 
 def _but(broken: Iterable[str]) -> str:
@@ -159,7 +170,12 @@ def _cache() -> Path:
 
 def _write(path: Path, found: Found) -> None:
     tests = [
-        [test.name, test.took_s, {name: sorted(some) for name, some in test.lines.items()}]
+        [
+            test.name,
+            test.took_s,
+            {name: sorted(some) for name, some in test.lines.items()},
+            sorted(test.elsewhere),
+        ]
         for test in found.tests
     ]
     draft = path.with_suffix(f".{os.getpid()}")
@@ -170,7 +186,7 @@ def _write(path: Path, found: Found) -> None:
 def _read(path: Path) -> Found:
     data = json.loads(path.read_text(encoding="utf-8"))
     tests = [
-        Test(name, took_s, {file: frozenset(some) for file, some in lines.items()})
-        for name, took_s, lines in data["tests"]
+        Test(name, took_s, {file: frozenset(some) for file, some in lines.items()}, frozenset(elsewhere))
+        for name, took_s, lines, elsewhere in data["tests"]
     ]
     return Found(tests, data["broken"])

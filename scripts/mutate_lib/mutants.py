@@ -6,9 +6,9 @@ import ast
 import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from types import CodeType
 from typing import NamedTuple
 
+from mutate_lib.codes import meaning
 from mutate_lib.operators import Change, changes
 from mutate_lib.text import Text
 
@@ -56,13 +56,13 @@ class Source:
         self._text = Text(text)
         tree = ast.parse(text)
         self._parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-        self._meaning = _meaning(compile(tree, module, "exec", dont_inherit=True))
+        self._meaning = meaning(compile(tree, module, "exec", dont_inherit=True))
         self.changes = [change for node in _in_order(tree) for change in changes(node, self._parents)]
 
     def mutant(self, change: Change) -> Mutant | None:
         """Return the module with one of the changes; None if the compiled code stays the same."""
         whole = self._text.replaced(change)
-        if _meaning(compile(whole, self.module, "exec", dont_inherit=True)) == self._meaning:
+        if meaning(compile(whole, self.module, "exec", dont_inherit=True)) == self._meaning:
             return None
         module, scope, before, after = self.key(change)
         return Mutant(module, scope, change.kind, _lines(change.node, self._parents), before, after, whole)
@@ -152,13 +152,3 @@ def _ancestors(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> Iterator[as
     while (parent := parents.get(node)) is not None:
         yield parent
         node = parent
-
-
-def _meaning(code: CodeType) -> tuple[object, ...]:
-    """Return what code does, without where it stands."""
-    constants = tuple(
-        _meaning(one) if isinstance(one, CodeType) else (type(one).__name__, repr(one))
-        for one in code.co_consts
-    )
-    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
-    return (code.co_name, code.co_code, constants, names, code.co_flags, code.co_argcount)

@@ -70,6 +70,7 @@ class _Lines:
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
         self._path = path
         self._seen = record.open_map(settings["map"])
+        record.is_process_of_tests()
         self._firsts = sorted((first, name) for name, first in settings["firsts"].items())
         self._found: dict[str, set[int]] = {}
         self._now = ""
@@ -100,7 +101,7 @@ class _Lines:
     def pytest_sessionfinish(self) -> None:
         """Write what was found."""
         self._turn_to("")
-        found = {name: self._by_file(lines) for name, lines in self._found.items() if name}
+        found = {name: self._in_halves(lines) for name, lines in self._found.items() if name}
         self._path.write_text(json.dumps(found), encoding="utf-8")
 
     def _turn_to(self, name: str) -> None:
@@ -111,6 +112,11 @@ class _Lines:
             self._seen[line] = 0
         self._now = name
         record.resume()
+
+    def _in_halves(self, lines: set[int]) -> dict[str, Any]:
+        half = len(self._seen) // 2
+        elsewhere = self._by_file({line - half for line in lines if line >= half})
+        return {"lines": self._by_file({line % half for line in lines}), "elsewhere": sorted(elsewhere)}
 
     def _by_file(self, lines: set[int]) -> dict[str, list[int]]:
         by_file: dict[str, list[int]] = {}

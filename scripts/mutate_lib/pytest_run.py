@@ -53,7 +53,9 @@ class PytestRun(NamedTuple):
         return next((one.test for one in self.ended if one.how == "failed"), None)
 
 
-def run_tests(tree: Path, tests: Sequence[str], timeout_s: float, *, lines: Path | None = None) -> PytestRun:
+def run_tests(
+    tree: Path, tests: Sequence[str], timeout_s: float, *, lines: Path | None = None, more: Sequence[str] = ()
+) -> PytestRun:
     """Run tests in a tree, in the order given, up to the first that fails.
 
     Args:
@@ -61,12 +63,13 @@ def run_tests(tree: Path, tests: Sequence[str], timeout_s: float, *, lines: Path
         tests: their names; with `lines` the files whose fast tests are run, all of them.
         timeout_s: after this time all is killed.
         lines: file for the lines that each test has run.
+        more: options of pytest.
     """
     scratch = tree.with_name(f"{tree.name}-scratch")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     try:
-        argv = [str(tree / ".venv/bin/python"), "-m", "pytest", *_options(tests, scratch, lines)]
+        argv = [str(tree / ".venv/bin/python"), "-m", "pytest", *more, *_options(tests, scratch, lines)]
         code, printed = _run(argv, tree, scratch, timeout_s)
         return PytestRun(code, _read(scratch / "ended"), printed)
     finally:

@@ -2,7 +2,8 @@
 
 A copy of this file stands in the environment of the tree under test, as ``mutate_record``, and each Python
 that starts there imports it. Without the file ``.mutate-record`` in the tree it does nothing.
-Each line has a byte in a file that all processes map: a process that is killed loses nothing.
+Each line has two bytes in a file that all processes map: a process that is killed loses nothing. The first
+byte is for the process of the tests and its forks, the other one for programs that the tests start.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 SETTINGS = ".mutate-record"
 _Tracer = Callable[[FrameType, str, Any], Callable[..., Any] | None]
 _started: list[_Tracer] = []
+_elsewhere: list[int] = []  # how far the other byte is from the first; empty in the process of the tests
 
 
 def start(tree: str) -> None:
@@ -29,6 +31,7 @@ def start(tree: str) -> None:
         seen = open_map(settings["map"])
     except FileNotFoundError:
         return
+    _elsewhere.append(len(seen) // 2)
     tracers = {
         os.path.join(tree, path): _tracer_of_lines(seen, first) for path, first in settings["firsts"].items()
     }
@@ -48,6 +51,11 @@ def resume() -> None:
         sys.settrace(_started[0])
 
 
+def is_process_of_tests() -> None:
+    """Note lines from now on as those of the tests themselves."""
+    _elsewhere.clear()
+
+
 def open_map(path: str) -> mmap.mmap:
     """Return the bytes of all lines, shared with all processes."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -62,7 +70,7 @@ def _tracer_of_lines(seen: mmap.mmap, first: int) -> Callable[..., Any]:
 
     def trace(frame: FrameType, event: str, _arg: Any) -> Callable[..., Any]:
         if event == "line":
-            seen[first + (frame.f_lineno or 0)] = 1
+            seen[sum(_elsewhere, first + (frame.f_lineno or 0))] = 1
         return trace
 
     return trace

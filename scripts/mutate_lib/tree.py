@@ -15,7 +15,7 @@ import sys
 import venv
 from pathlib import Path
 
-from mutate_lib import plugin, record
+from mutate_lib import codes, exchange, plugin, record
 from mutate_lib.project import Project
 
 TREE_OF_ENVIRONMENT = os.path.join(*[os.pardir] * 4)  # from .venv/lib/python3.X/site-packages to the tree
@@ -32,7 +32,7 @@ def make_base(project: Project, root: Path) -> None:
     libraries = [path for path in sys.path if path.endswith("site-packages")]
     lines = [TREE_OF_ENVIRONMENT, *libraries, "import mutate_record"]
     (packages / "mutate.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    for module in (plugin, record):
+    for module in (codes, exchange, plugin, record):
         shutil.copy2(str(module.__file__), packages / f"mutate_{Path(str(module.__file__)).name}")
     argv = [str(root / ".venv/bin/python"), "-m", "compileall", "-q", str(root / project.package)]
     subprocess.run(argv, check=True)
@@ -54,12 +54,15 @@ def put_fault(root: Path, file: str, source: str) -> None:
 
 
 def begin_recording(project: Project, root: Path, lines: Path) -> None:
-    """Let all that runs in a tree note its lines in a file of one byte per line of the package."""
+    """Let all that runs in a tree note its lines in a file of two bytes per line of the package.
+
+    The first half is for what runs in the process of the tests, the other one for programs that they start.
+    """
     firsts, first = {}, 0
     for name in project.sources:
         firsts[name] = first
         first += project.read(name).count("\n") + 2
-    lines.write_bytes(bytes(first))
+    lines.write_bytes(bytes(2 * first))
     settings = {"map": str(lines), "firsts": firsts}
     (root / record.SETTINGS).write_text(json.dumps(settings), encoding="utf-8")
 
