@@ -1,7 +1,7 @@
 """The private directory of an agent in its node's memory.
 
 The agent removes it at its end, or else its guard. Both may be killed together, as Slurm does with the
-processes of a job. So the next agent of the user on the node removes what is left: the states that workers
+processes of a job. So the next agent of the user on the node removes the directory: the states that workers
 have kept there may be large. An agent that lives holds a lock on its directory.
 """
 
