@@ -17,6 +17,7 @@ from hpc_elastic.record.journal import (
     Epoch,
     EpochStarted,
     NodeLeft,
+    RoundFormed,
     StopAgreed,
 )
 from tests.real_slurm.cluster import Cluster
@@ -131,7 +132,9 @@ def test_after_a_stop_slurms_signal_is_explained(cluster: Cluster) -> None:
     runs = [saving_as_told(cluster, flags(mode, "2", "--partition", "low"), 100.0) for mode in MODES]
     for run in runs:
         run.command("stop", str(run.directory))
-        run.wait(lambda _state: bool(told(run)), "a rank to begin its save", 30)  # noqa: B023 - called now
+        (formed, *_) = run.entries(RoundFormed)
+        ranks = sum(member.slots for member in formed.members)
+        run.wait(lambda _: ranks == len(told(run)), "all ranks to begin to save", 30)  # noqa: B023 - called now
         signal_of(cluster, run)
     for run in runs:
         ending = run.wait_ending(60).ending
