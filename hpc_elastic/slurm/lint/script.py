@@ -26,11 +26,12 @@ def script_findings(text: str) -> list[LintFinding]:
     found = [LintFinding(1, Pitfall.WINDOWS_TEXT)] if plain != text else []
     if not plain.startswith("#!"):
         found.append(LintFinding(1, Pitfall.NO_SHEBANG))
-    commands = _commands(plain)
-    found += _of_options(plain)
+    code = code_of(plain)
+    commands, (options, late) = _commands(plain, code), _options(plain, code)
+    found += _of_options(options, late)
     found += _of_commands(commands)
     found += _of_sruns(commands)
-    found += _of_no_kill(plain, commands)
+    found += _of_no_kill(options, commands)
     return sorted(found)
 
 
@@ -48,8 +49,8 @@ class _Command(NamedTuple):
         return _SRUN.search(self.code) is not None
 
 
-def _commands(text: str) -> list[_Command]:
-    code, found = code_of(text), []
+def _commands(text: str, code: str) -> list[_Command]:
+    found = []
     for part in parts(code):
         own = code[part.start : part.end]
         begin = part.start + len(own) - len(own.lstrip())
@@ -58,11 +59,11 @@ def _commands(text: str) -> list[_Command]:
     return found
 
 
-def _options(text: str) -> tuple[dict[int, str], dict[int, str]]:
+def _options(text: str, code: str) -> tuple[dict[int, str], dict[int, str]]:
     """Return the options of a script by line: those that sbatch reads, and those that it does not."""
     read: dict[int, str] = {}
     late: dict[int, str] = {}
-    has_begun, at, code = False, 0, code_of(text)
+    has_begun, at = False, 0
     for number, line in enumerate(text.split("\n"), 1):
         option = None if code.startswith(DOCUMENT, at) else _OPTION.match(line)  # one of a script within
         at += len(line) + 1
@@ -72,8 +73,7 @@ def _options(text: str) -> tuple[dict[int, str], dict[int, str]]:
     return read, late
 
 
-def _of_options(text: str) -> Iterator[LintFinding]:
-    read, late = _options(text)
+def _of_options(read: dict[int, str], late: dict[int, str]) -> Iterator[LintFinding]:
     for line, option in late.items():
         yield LintFinding(line, Pitfall.LATE_OPTION, f"sbatch does not read #SBATCH {option}")
     refused = [line for line, option in read.items() if "--no-requeue" in option.split()]
@@ -114,8 +114,8 @@ def _of_sruns(commands: list[_Command]) -> Iterator[LintFinding]:
             yield LintFinding(one.line, Pitfall.SRUN_IN_BACKGROUND)
 
 
-def _of_no_kill(text: str, commands: list[_Command]) -> Iterator[LintFinding]:
-    of_job = [line for line, option in _options(text)[0].items() if _NO_KILL.search(option)]
+def _of_no_kill(options: dict[int, str], commands: list[_Command]) -> Iterator[LintFinding]:
+    of_job = [line for line, option in options.items() if _NO_KILL.search(option)]
     for one in commands:
         if one.starts_srun and bool(_NO_KILL.search(one.code)) != bool(of_job):
             yield LintFinding(of_job[0] if of_job else one.line, Pitfall.HALF_NO_KILL)
