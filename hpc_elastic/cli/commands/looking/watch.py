@@ -103,11 +103,14 @@ def _watch_run(watched: _Watched, every: int) -> int:
 def _watch_folder(folder: str, every: int) -> int:
     """Show the runs of a folder; those that have ended are read once."""
     watched: dict[str, _Watched] = {}
-    rows = run_rows(folder)[:_MOST_RUNS]
+    rows = run_rows(folder)
     with LiveTerminal(1) as terminal:
         while True:
-            lines = [ScreenLine(f"{count_text(len(rows), 'run')} below {folder}", bold=True), ScreenLine("")]
-            lines += [_row_line(row, watched) for row in rows]
+            lines = [
+                ScreenLine(f"{count_text(len(rows), 'run')} below {folder}", bold=True),
+                ScreenLine(""),
+            ]
+            lines += [_row_line(row, watched) for row in rows[:_MOST_RUNS]]
             lines += [ScreenLine(""), ScreenLine("Ctrl-C ends this screen; the runs go on")]
             size = terminal.size
             terminal.draw([cut(line, size.columns) for line in lines[: size.lines]], size)
@@ -115,7 +118,7 @@ def _watch_folder(folder: str, every: int) -> int:
             terminal.wait(max(every, live * _CALLS_OF_RUN / _CALLS_PER_S))
             known = {row.name for row in rows}
             if set(list_names(folder)) - known:
-                rows = run_rows(folder)[:_MOST_RUNS]
+                rows = run_rows(folder)
 
 
 def _row_line(row: RunRow, known: dict[str, _Watched]) -> ScreenLine:
