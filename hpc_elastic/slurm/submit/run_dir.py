@@ -327,7 +327,7 @@ def write_start(request: SubmitRequest) -> None:
 
     Without it, or for want of room, they start from the installed package and say so.
     """
-    if request.paths.start not in request.script:
+    if shlex.quote(request.paths.start) not in request.script:
         return
     content = lookup.one_file()
     if content is not None:
