@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -25,3 +27,20 @@ def require_root_and_namespaces(what: str, kinds: Sequence[str]) -> None:
     tried = subprocess.run(probe, capture_output=True, text=True, check=False)
     if tried.returncode != 0:
         unavailable(what, f"no namespaces: {tried.stderr.strip()}")
+
+
+@contextmanager
+def memory_group(name: str, limit: int) -> Iterator[Path]:
+    """Give a control group with a limit of memory [bytes], of either version; it is removed afterwards."""
+    v1, v2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+    is_v1 = (v1 / "memory.limit_in_bytes").exists()
+    group = (v1 if is_v1 else v2) / f"{name}_{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / ("memory.limit_in_bytes" if is_v1 else "memory.max")).write_text(str(limit))
+    except OSError as error:
+        if group.exists():
+            group.rmdir()
+        unavailable("control group of memory", str(error))
+    yield group
+    group.rmdir()

@@ -173,6 +173,11 @@ def _read(path: str) -> bytes | None:
         os.close(fd)
 
 
+def kernel_text(path: str) -> str:
+    """Return the text of a file of the kernel; empty if it is gone, or not to be read by this user."""
+    return (_read(path) or b"").decode(errors="replace")
+
+
 def parse_stat(line: bytes) -> ProcessStat:
     """Return the facts of a stat line; the name may hold spaces and brackets."""
     pid, _, rest = line.partition(b" (")

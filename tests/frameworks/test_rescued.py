@@ -24,7 +24,7 @@ from hpc_elastic.frameworks.torch.rescued import (
     write_began,
 )
 from hpc_elastic.record.journal import Cause, Record, RoundEnded
-from tests.real_parts import unavailable
+from tests.real_parts import memory_group
 
 NEW = Rescued(4, 30, 0, 2)
 OLD = Rescued(3, 20, 1, 2)
@@ -102,18 +102,8 @@ def test_a_state_that_is_too_large_is_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def little_memory() -> Iterator[Path]:
     """A control group with 64 MiB, of either version; removed afterwards."""
-    v1, v2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
-    is_v1 = (v1 / "memory.limit_in_bytes").exists()
-    group = (v1 if is_v1 else v2) / f"hpc_elastic_rescue_{os.getpid()}"
-    try:
-        group.mkdir()
-        (group / ("memory.limit_in_bytes" if is_v1 else "memory.max")).write_text(str(64 << 20))
-    except OSError as error:
-        if group.exists():
-            group.rmdir()
-        unavailable("control group of memory", str(error))
-    yield group
-    group.rmdir()
+    with memory_group("hpc_elastic_rescue", 64 << 20) as group:
+        yield group
 
 
 def test_the_limit_of_a_job_counts(tmp_path: Path, little_memory: Path) -> None:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hpc_elastic.node.workers.process_facts import (
-    Memory,
-    _group,
-    killed_words,
-    parse_kills,
-    parse_limit,
-    size_text,
-)
+from hpc_elastic.node.workers.process_facts import killed_words, size_text
+from hpc_elastic.processes.memory import Memory, _group, parse_kills, parse_limit
 from hpc_elastic.record.journal import Cause, RoundEnded
 from tests.node.agents import QUICK, MakeAgents
-from tests.real_parts import unavailable
+from tests.real_parts import memory_group
 
 NONE_LEFT = "out of memory (the node had none left)"
 MEANWHILE = "meanwhile the kernel has killed"
@@ -97,19 +90,8 @@ def test_only_what_the_kernel_has_counted_is_said(now: Memory | None, exitcode: 
 @pytest.fixture
 def little_memory() -> Iterator[Path]:
     """A control group in which one worker is too many; removed afterwards."""
-    v1, v2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
-    is_v1 = (v1 / "memory.limit_in_bytes").exists()
-    group = (v1 if is_v1 else v2) / f"hpc_elastic_test_{os.getpid()}"
-    try:
-        group.mkdir()
-        limit = group / ("memory.limit_in_bytes" if is_v1 else "memory.max")
-        limit.write_text(str(256 << 20))
-    except OSError as error:
-        if group.exists():
-            group.rmdir()
-        unavailable("control group of memory", str(error))
-    yield group
-    group.rmdir()
+    with memory_group("hpc_elastic_test", 256 << 20) as group:
+        yield group
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import re
 import shutil
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from hpc_elastic.errors import DamagedError, HpcElasticError, InputError
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups
 from hpc_elastic.frameworks.torch.train_state import Torch, pickled, unpickled
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.processes.memory import free_memory
 from hpc_elastic.record.journal import Cause, Record, RoundEnded
 from hpc_elastic.record.run_log import read_records
 from hpc_elastic.store import files
@@ -242,64 +243,13 @@ def check_room(folder: str, size: int) -> None:
         NoRoomError: it would.
         OSError: the folder is gone.
     """
-    free = min(shutil.disk_usage(folder).free, *(int(_SHARE * free) for free in _free_memory()))
+    free = min(shutil.disk_usage(folder).free, int(_SHARE * free_memory()))
     if size > free:
         raise NoRoomError(
             f"it has {size} bytes, and this node has {free} bytes of memory for it",
             where=folder,
             fix="raise the limit of memory of the job, or of /dev/shm",
         )
-
-
-def _free_memory() -> Iterator[int]:
-    """Yield the free memory [bytes]: of the node, and of each control group that this process is in."""
-    yield _field("/proc/meminfo", "MemAvailable:") * 1024
-    for row in _text("/proc/self/cgroup").splitlines():
-        _, controllers, path = row.split(":", 2)
-        if not controllers:
-            kind = _GROUPS_2
-        elif "memory" in controllers.split(","):
-            kind = _GROUPS_1
-        else:
-            continue
-        while path.strip("/"):
-            group = f"{kind.mount}{path}"
-            limit, used = (_text(f"{group}/{name}").strip() for name in (kind.limit, kind.used))
-            if limit.isdecimal() and used.isdecimal():
-                cached = sum(_field(f"{group}/memory.stat", name) for name in kind.cached)
-                yield max(0, int(limit) - int(used) + cached)
-            path = path.rpartition("/")[0]
-
-
-class _Groups(NamedTuple):
-    """Where a version of control groups has the memory of a group, and which of it can be taken back."""
-
-    mount: str
-    limit: str
-    used: str
-    cached: tuple[str, str]
-
-
-_GROUPS_1 = _Groups(
-    *("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
-    cached=("total_active_file", "total_inactive_file"),
-)
-_GROUPS_2 = _Groups(
-    *("/sys/fs/cgroup", "memory.max", "memory.current"), cached=("active_file", "inactive_file")
-)
-
-
-def _field(path: str, name: str) -> int:
-    rows: Any = (line.split() for line in _text(path).splitlines())
-    return next((int(row[1]) for row in rows if row[:1] == [name]), 0)
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
 
 
 class MemorySource:

@@ -1,0 +1,122 @@
+"""The memory of the control group of this process, in both versions of control groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hpc_elastic.processes.linux import kernel_text
+
+_NO_LIMIT = 1 << 60  # version 1 writes "no limit" as a number about so large
+
+
+class Memory(NamedTuple):
+    """The memory of a control group."""
+
+    kills: int = 0  # processes of it that the kernel has killed for want of memory
+    limit: int | None = None  # [bytes]
+
+
+class _Group(NamedTuple):
+    """Where a control group shows its files; its parents' are above."""
+
+    mount: str
+    path: str
+    is_v2: bool
+
+    @property
+    def places(self) -> Iterator[str]:
+        """The directories of the group and of those above it."""
+        path = self.path
+        while path:
+            yield f"{self.mount}{path}"
+            path = path.rpartition("/")[0]
+        yield self.mount
+
+    @property
+    def limit_file(self) -> str:
+        """The name of the file with the limit."""
+        return "memory.max" if self.is_v2 else "memory.limit_in_bytes"
+
+    @property
+    def used_file(self) -> str:
+        """The name of the file with the memory in use."""
+        return "memory.current" if self.is_v2 else "memory.usage_in_bytes"
+
+    @property
+    def cached_fields(self) -> tuple[str, str]:
+        """The names of the memory in ``memory.stat`` that the kernel can take back."""
+        if self.is_v2:
+            return ("active_file", "inactive_file")
+        return ("total_active_file", "total_inactive_file")
+
+
+def read_memory() -> Memory | None:
+    """Return the limits of this process and its workers; None where the kernel has none."""
+    group = _own_group()
+    if group is None:
+        return None
+    events = "memory.events" if group.is_v2 else "memory.oom_control"
+    kills = parse_kills(kernel_text(f"{group.mount}{group.path}/{events}"))
+    limits = (parse_limit(kernel_text(f"{place}/{group.limit_file}")) for place in group.places)
+    known = [limit for limit in limits if limit is not None]
+    return None if kills is None else Memory(kills, min(known, default=None))
+
+
+def free_memory() -> int:
+    """Return the memory that this process can still get [bytes]: of the node, and of each group it is in."""
+    free = [_field("/proc/meminfo", "MemAvailable:") * 1024]
+    group = _own_group()
+    if group is None:
+        return free[0]
+    for place in group.places:
+        limit, used = (
+            parse_limit(kernel_text(f"{place}/{name}")) for name in (group.limit_file, group.used_file)
+        )
+        if limit is not None and used is not None:
+            cached = sum(_field(f"{place}/memory.stat", name) for name in group.cached_fields)
+            free.append(max(0, limit - used + cached))
+    return min(free)
+
+
+def _own_group() -> _Group | None:
+    return _group(kernel_text("/proc/self/cgroup"), kernel_text("/proc/self/mountinfo"))
+
+
+def _group(groups: str, mounts: str) -> _Group | None:
+    """Return this process's control group of memory.
+
+    Args:
+        groups: text of ``/proc/self/cgroup``.
+        mounts: text of ``/proc/self/mountinfo``.
+    """
+    paths = {names: path for _, names, path in (line.split(":", 2) for line in groups.splitlines())}
+    v1 = next((path for names, path in paths.items() if "memory" in names.split(",")), None)
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(), after.split()
+        is_v1 = kind[:1] == ["cgroup"] and "memory" in kind[-1].split(",")
+        path = v1 if is_v1 else paths.get("") if kind[:1] == ["cgroup2"] and v1 is None else None
+        if path is not None:
+            root, mount = fields[3], fields[4]
+            inside = path.removeprefix(root) if root != "/" else path
+            return _Group(mount, inside.rstrip("/"), not is_v1)
+    return None
+
+
+def parse_kills(text: str) -> int | None:
+    """Return the count of ``oom_kill`` in ``memory.events`` or ``memory.oom_control``; None without one."""
+    words = [line.split() for line in text.splitlines()]
+    return next((int(line[1]) for line in words if line[:1] == ["oom_kill"] and line[1].isdecimal()), None)
+
+
+def parse_limit(text: str) -> int | None:
+    """Return a limit [bytes]; None if there is none."""
+    word = text.strip()
+    limit = int(word) if word.isdecimal() else _NO_LIMIT
+    return limit if limit < _NO_LIMIT else None
+
+
+def _field(path: str, name: str) -> int:
+    rows = [line.split() for line in kernel_text(path).splitlines()]
+    return next((int(row[1]) for row in rows if row[:1] == [name]), 0)
