@@ -15,9 +15,6 @@ from hpc_elastic.record.journal import (
     Cause,
     Decision,
     Entry,
-    Epoch,
-    EpochStarted,
-    Member,
     RoundEnded,
     RoundFormed,
     RunEnded,
@@ -27,11 +24,8 @@ from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.submissions import Link, Submission
 from hpc_elastic.store.node_events import Fault, NodeEvent
 from hpc_elastic.store.node_ledger import place_for, remember
+from tests.cli.recorded_runs import EPOCH, MEMBERS, STARTED
 from tests.slurm.stand_in import FakeJob
-
-EPOCH = Epoch(0, 0, 0, 0)
-STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"))
-MEMBERS = (Member("n1.1", "n1", 2), Member("n2.1", "n2", 2))
 
 
 @pytest.fixture
