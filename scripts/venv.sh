@@ -4,6 +4,9 @@
 #   ensure_venv [EXTRA...]   the package (editable) and extras of pyproject.toml; sets VENV, which HPC_ELASTIC_VENV
 #                            moves: boxes of scripts/devcluster see the repository, but have a Python of their own
 #   install_copy             an installed copy that every user of this machine can run; sets COPY
+#   slurm_among ARGS...      print the version of Slurm that is asked for among a script's arguments
+#   open_box VERSION [PACKAGE...]   the box of that version with its Python; exit code 3: not to be had today
+#   go_into_box VERSION SCRIPT ARGS...   become a script in an open box, which then calls use_box
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 umask 022 # what root installs here, the users of a test cluster must be able to read
@@ -143,4 +146,33 @@ install_copy() {
     "$VENV/bin/python" -c 'import os, sysconfig; print(os.path.realpath(sysconfig.get_path("purelib")))' \
         >"$("$COPY/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/libraries.pth"
     as_nobody "$COPY/bin/python" -c 'import hpc_elastic, submitit'
+}
+
+slurm_among() {
+    while [ $# -gt 0 ]; do
+        case $1 in
+            --slurm) echo "${2:-}" ;;
+            --slurm=*) echo "${1#*=}" ;;
+        esac
+        shift
+    done
+}
+
+# exit code 3: its Debian is not released, and not to be had
+open_box() {
+    local version=$1
+    shift
+    "$repository/scripts/devcluster" --slurm "$version" open || return
+    "$repository/scripts/devcluster" --slurm "$version" run --network \
+        "$repository/scripts/test" --in-box-prepare "$@" || return 1
+}
+
+go_into_box() {
+    HPC_ELASTIC_IN_BOX=yes exec "$repository/scripts/devcluster" --slurm "$1" run "${@:2}"
+}
+
+# In a box the installed copy runs both a script and what it starts as other users.
+use_box() {
+    [ "${HPC_ELASTIC_IN_BOX:-}" = yes ] || return 0
+    HPC_ELASTIC_TEST_PYTHON=$(copy_place)/bin/python
 }

@@ -12,7 +12,7 @@ from chaos_lib.course import draw_seed
 from chaos_lib.disk import Disk, DiskError
 from chaos_lib.faults import FAULTS
 from chaos_lib.one_run import Ground, Verdict, run_one
-from chaos_lib.own_cluster import NODES, cluster_in, directory, load_text, may_run
+from chaos_lib.own_cluster import NODES, SLURM_HELP, TRACKERS, cluster_in, directory, load_text, may_run
 from chaos_lib.page import put_into, shown
 from chaos_lib.summary import table, to_json, total
 from tests.real_slurm.cluster import REPOSITORY, Cluster
@@ -109,7 +109,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, metavar="N", help="gives the runs and their faults; random")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="begin with run N of the seed")
     parser.add_argument("--mode", choices=["step", "array"], default="step", help="how runs are deployed")
-    parser.add_argument("--tracker", choices=["linuxproc", "cgroup"], default="linuxproc")
+    parser.add_argument("--tracker", choices=TRACKERS, default="linuxproc")
+    parser.add_argument("--slurm", metavar="VERSION", help=SLURM_HELP)
     parser.add_argument("--example", choices=["plain", "digits_ddp"], default="plain")
     parser.add_argument("--only", type=_kinds, metavar="FAULT,...", help=f"of {', '.join(FAULTS)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")

@@ -14,6 +14,9 @@ from pathlib import Path
 from tests.real_slurm.cluster import Cluster
 
 NODES = 5
+TRACKERS = ("linuxproc", "cgroup", "cgroup2")
+SLURM_HELP = "the Slurm of another Debian, in a box of its own: see scripts/devcluster --help"
+"""The shell script around this program has opened the box by then."""
 
 
 def may_run(script: str) -> bool:

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from chaos_lib.own_cluster import cluster_in, directory, load_text, may_run
+from chaos_lib.own_cluster import SLURM_HELP, TRACKERS, cluster_in, directory, load_text, may_run
 from chaos_lib.page import put_into, shown
 
 from faults_lib.job import Launcher
@@ -119,7 +119,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--measure", nargs="+", choices=list(MEASURES), help="only these")
     names = [launcher.value for launcher in Launcher]
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="only these launchers")
-    parser.add_argument("--tracker", choices=["linuxproc", "cgroup"], default="cgroup")
+    parser.add_argument("--tracker", choices=TRACKERS, default="cgroup")
+    parser.add_argument("--slurm", metavar="VERSION", help=SLURM_HELP)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples there")
     parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
     parser.add_argument("--strict", action="store_true", help="exit 1 if a target is missed")
