@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,6 +74,7 @@ class Training:
         self.job_id = job_id
         self.shape = shape
         self.paths = RunPaths(directory)
+        self._marks: dict[MarkName, Mark] = {}
 
     @classmethod
     def submit(cls, cluster: Cluster, directory: Path, shape: Shape) -> Training:
@@ -127,13 +129,13 @@ class Training:
         return [process for process in found if role in (None, process.role)]
 
     def marks(self) -> list[Mark]:
-        """Return the marks of checkpoints, oldest first."""
-        marks = []
+        """Return the marks of checkpoints, oldest first, with those that were seen and are removed by now."""
         for entry in Path(self.paths.checkpoints).iterdir():
             name = parse_name(entry.name)
-            if name is not None:
-                marks.append(Mark(name, entry.stat().st_ctime))
-        return sorted(marks, key=lambda mark: mark.at)
+            if name is not None and name not in self._marks:
+                with suppress(FileNotFoundError):  # superseded just now
+                    self._marks[name] = Mark(name, entry.stat().st_ctime)
+        return sorted(self._marks.values(), key=lambda mark: mark.at)
 
     def job(self) -> dict[str, str]:
         """Return what Slurm says of the job."""
