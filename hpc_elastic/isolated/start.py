@@ -3,12 +3,14 @@
     python -I -S .../hpc_elastic/isolated/start.py FILE WORDS...
 
 On a busy shared file system each name that is looked up costs milliseconds, and an ordinary start looks up
-hundreds. `hpc_elastic.isolated.one_file` writes the file. It is taken only if it is complete, made by this
-version of Python and package, and if no other user can write to it. Otherwise the installed package starts.
+hundreds. `hpc_elastic.isolated.one_file` writes the file. It is taken only if it is complete and undamaged,
+made by this version of Python and package, and if no other user can write to it. Otherwise the installed
+package starts.
 
 Imports nothing but modules that are part of the interpreter.
 """
 
+import _imp
 import marshal
 import posix
 import sys
@@ -18,9 +20,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 _COMMANDS = "hpc_elastic.cli.main"
-_FORMAT = b"hpc_elastic start 1\n"
+_FORMAT = b"hpc_elastic start 2\n"
 _NUMBER = 20  # digits of a length
 _SIZES = 3 * _NUMBER  # of the index, of an agent's modules, of all modules
+_SUM = 8  # bytes of a checksum
+_SUMS = 2 * _SUM  # of sizes, index and an agent's modules; of the other modules
 _OTHERS_WRITE = 0o022
 
 
@@ -56,7 +60,9 @@ def packed(home: str, codes: dict[str, ModuleCode], agents: int) -> bytes:
         ends.append(at)
     listed = marshal.dumps(index)
     sizes = b"%020d%020d%020d" % (len(listed), ends[agents], at)
-    return b"".join((head_of(home), sizes, listed, *(code for _, _, code in codes.values())))
+    data = b"".join(code for _, _, code in codes.values())
+    sums = _sum_of(sizes + listed + data[: ends[agents]]) + _sum_of(data[ends[agents] :])
+    return b"".join((head_of(home), sizes, sums, listed, data))
 
 
 class ModulesOfFile:
@@ -76,20 +82,10 @@ class ModulesOfFile:
         head = head_of(home)
         fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
         try:
-            size = _size_of_own(fd, path)
-            begin = _read(fd, len(head) + _SIZES)
-            if begin[: len(head)] != head:
-                raise NotUsableError("it was made by another version of Python or of hpc_elastic")
-            sizes = [begin[at : at + _NUMBER] for at in range(len(head), len(head) + _SIZES, _NUMBER)]
-            if not all(one.isdigit() for one in sizes):
-                raise NotUsableError("it is not complete")
-            listed, agents, codes = map(int, sizes)
-            if size != len(begin) + listed + codes:
-                raise NotUsableError("it is not complete")
-            self._index = marshal.loads(_read(fd, listed))  # noqa: S302 - nobody else can write it
-            data = _read(fd, agents if is_agent else codes)
+            listed, data = _parts_of(fd, head, _size_of_own(fd, path), is_agent=is_agent)
         finally:
             posix.close(fd)
+        self._index = marshal.loads(listed)  # noqa: S302 - nobody else can write it
         places = {name: (begin, end) for name, (_, _, begin, end) in self._index.items() if end <= len(data)}
         self._codes = {name: data[begin:end] for name, (begin, end) in places.items()}
 
@@ -114,18 +110,58 @@ class ModulesOfFile:
 
 
 class InstalledPackages:
-    """Searches the installed packages, too, as soon as a module is in none of the other places."""
+    """Searches the installed packages, too, as soon as a module is in none of the other places.
+
+    It stays among the finders: Python locks each call of a finder, but not the way from one to the next, so
+    a thread may have asked all others before another thread makes the packages known.
+    """
+
+    def __init__(self) -> None:
+        self._is_known = False  # or just being made known by this thread
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         """Return where a module is, as Python asks; None if it is nowhere."""
-        if path is not None or name in sys.stdlib_module_names or self not in sys.meta_path:
+        if path is not None or name in sys.stdlib_module_names:
             return None  # Python's own are in no package, though some are missing here, such as msvcrt
-        sys.meta_path.remove(self)
+        self._make_known()
+        found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        return next((spec for spec in found if spec is not None), None)
+
+    def _make_known(self) -> None:
+        """Search the installed packages from now on."""
+        if self._is_known:
+            return
+        self._is_known = True
         from hpc_elastic.isolated.search_path import search_installed  # noqa: PLC0415 - it may be in the file
 
         search_installed()
-        found = (finder.find_spec(name, path, target) for finder in sys.meta_path)
-        return next((spec for spec in found if spec is not None), None)
+
+
+def _parts_of(fd: int, head: bytes, size: int, *, is_agent: bool) -> "tuple[bytes, bytes]":
+    """Return the index of a file and the code of its modules; raises NotUsableError if it is not sound."""
+    begin = _read(fd, len(head) + _SIZES + _SUMS)
+    if begin[: len(head)] != head:
+        raise NotUsableError("it was made by another version of Python or of hpc_elastic")
+    told, sums = begin[len(head) : len(head) + _SIZES], begin[len(head) + _SIZES :]
+    if len(sums) < _SUMS:
+        raise NotUsableError("it is not complete")
+    sizes = [told[at : at + _NUMBER] for at in range(0, _SIZES, _NUMBER)]
+    listed, agents, codes = (int(one) if one.isdigit() else -1 for one in sizes)
+    if min(listed, agents, codes - agents) < 0:
+        raise NotUsableError("it is damaged")
+    if size != len(begin) + listed + codes:
+        raise NotUsableError("it is not complete")
+    index, data = _read(fd, listed), _read(fd, agents)
+    others = b"" if is_agent else _read(fd, codes - agents)
+    is_sound = _sum_of(told + index + data) == sums[:_SUM]
+    if not is_sound or not (is_agent or _sum_of(others) == sums[_SUM:]):
+        raise NotUsableError("it is damaged")
+    return index, data + others
+
+
+def _sum_of(data: bytes) -> bytes:
+    """Return a checksum; it is that of the interpreter, since zlib may be a file of its own."""
+    return _imp.source_hash(len(data), data)
 
 
 def _size_of_own(fd: int, path: str) -> int:

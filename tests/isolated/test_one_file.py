@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
+import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -141,6 +144,18 @@ def open_folder(file: Path) -> None:
     file.parent.chmod(0o777)
 
 
+def middle_of(data: bytes, part: str) -> int:
+    """Return the place in the middle of a part of the file."""
+    sizes = re.search(rb"\n(\d{20})(\d{20})(\d{20})", data)
+    assert sizes is not None
+    listed, agents, codes = map(int, sizes.groups())
+    lengths = (sizes.start(1), 60, 16, listed, agents, codes - agents)
+    ends = tuple(itertools.accumulate(lengths))
+    assert len(data) == ends[-1]
+    at = ("head", "sizes", "sums", "index", "modules of agents", "other modules").index(part)
+    return ends[at] - lengths[at] // 2 - 1
+
+
 def remove(file: Path) -> None:
     """Remove it."""
     file.unlink()
@@ -173,17 +188,86 @@ def test_an_unfit_file_is_not_used(base: Packages, file: Path, spoil: object, wh
 
 
 @pytest.mark.slow
-@pytest.mark.fake_slurm(nodes=2)
-def test_a_submitted_job_starts_from_its_file(base: Packages, tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    """`submit` writes the file into the run directory; the agents and `finish` start from it."""
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [
+        ("head", "it was made by another version of Python or of hpc_elastic"),
+        ("sizes", "it is damaged"),
+        ("sums", "it is damaged"),
+        ("index", "it is damaged"),
+        ("modules of agents", "it is damaged"),
+        ("other modules", "it is damaged"),
+    ],
+)
+def test_a_file_with_one_wrong_bit_is_not_used(base: Packages, file: Path, part: str, why: str) -> None:
+    """A damaged block of the right size is noticed by every process that reads it."""
+    data = bytearray(file.read_bytes())
+    data[middle_of(bytes(data), part)] ^= 1
+    file.write_bytes(data)
+    told = f"note: {file} is not used, and the installed package starts: {why}\n"
+    for words in (("run", "--help"), ("version",)):
+        done = run(*base.start(file), *words, SLURM_NODEID="0")
+        assert 0 == done.returncode, done.stderr
+        is_read = part != "other modules" or words[0] != "run"
+        assert (told if is_read else "") == done.stderr.decode()
+
+
+@pytest.mark.slow
+@pytest.mark.fake_slurm(nodes=1)
+def test_a_job_starts_without_room_for_its_file(
+    base: Packages, tmp_path: Path, fake_slurm: FakeSlurm
+) -> None:
+    """The installed package starts, and the log says so, where the disk took the job but not the file."""
     root = tmp_path / "run"
-    options = ("--run-dir", str(root), "--nodes", "2", "--time", "10m", "--allow-local-run-dir")
-    words = ("submit", *options, "--", "/bin/echo", "works")
-    done = run(*own_argv(base.python), *words)
+    options = ("--run-dir", str(root), "--nodes", "1", "--time", "10m", "--allow-local-run-dir")
+    words = (*own_argv(base.python), "submit", *options, "--", "/bin/echo", "works")
+    limit = (resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))  # smaller than the file
+    done = subprocess.run(
+        words, capture_output=True, check=False, preexec_fn=lambda: resource.setrlimit(*limit)
+    )
     assert 0 == done.returncode, done.stderr
+    assert not (root / "start.bin").exists()
     (job,) = {word for word in done.stdout.decode().replace(",", " ").split() if word.isdigit()}
     fake_slurm.wait_state(job, "COMPLETED")
-    assert 0o600 == (root / "start.bin").stat().st_mode & 0o777
-    assert f"{base.home}/isolated/start.py" in (root / "job.sbatch").read_text()
     (log,) = root.glob("slurm-*.out")
-    assert "note:" not in log.read_text()
+    told = "start.bin is not used, and the installed package starts: No such file or directory"
+    assert 1 <= log.read_text().count(told)
+
+
+RACE = """
+import importlib, sys, threading
+sys.path.append({home!r})
+from hpc_elastic.isolated.start import InstalledPackages
+sys.path.pop()
+
+class Finders(list):
+    def __iter__(self):
+        for finder in list.__iter__(self):
+            if threading.current_thread() is second and finder is list.__getitem__(self, -1):
+                first.start()
+                first.join()
+            yield finder
+
+def find():
+    found.append(importlib.import_module("found_late").__name__)
+
+found = []
+first = threading.Thread(target=importlib.import_module, args=("psutil",))
+second = threading.Thread(target=find)
+sys.meta_path = Finders([*sys.meta_path, InstalledPackages()])
+second.start()
+second.join()
+print(found, "psutil" in sys.modules)
+"""
+"""One thread has asked where modules are found; before it goes on another makes the packages known."""
+
+
+def test_two_threads_that_import_at_once_find_installed_packages(base: Packages) -> None:
+    """Both find the module of a package, whichever of them makes the packages known."""
+    module = base.home.parent / "found_late.py"
+    module.touch()
+    try:
+        done = run(base.python, "-I", "-S", "-c", RACE.format(home=str(base.home.parent)))
+    finally:
+        module.unlink()
+    assert b"['found_late'] True\n" == done.stdout, done.stderr
