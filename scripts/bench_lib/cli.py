@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from bench_lib import plot, save, scale, series
+from bench_lib.ettr import measure as ettr
 from bench_lib.group import GroupError
 from bench_lib.launchers import HPC_ELASTIC, TORCHRUN, Launcher
 from bench_lib.measures import FULL, MEASURES, QUICK, SLOW, Samples, warm_up
@@ -34,18 +35,25 @@ def main(argv: list[str]) -> int:
     results = _measure_launchers([name for name in measures if name in MEASURES], options, failures)
     lines = scale.run([name for name in measures if name in scale.SCALE], options, failures)
     saves = save.measure(options, failures) if save.SAVE in measures else {}
-    if saves:
-        print(save.render(saves, options.size))
-    if results:
-        print(render(results, HPC_ELASTIC.name if HPC_ELASTIC.name in results else next(iter(results))))
-    if lines:
-        print(series.render(lines, markdown=options.markdown))
+    useful = ettr.measure(options, failures) if ettr.ETTR in measures else {}
+    first = HPC_ELASTIC.name if HPC_ELASTIC.name in results else next(iter(results), "")
+    tables = (
+        save.render(saves, options.size) if saves else "",
+        ettr.text(useful, options) if useful else "",
+        render(results, first) if results else "",
+        series.render(lines, markdown=options.markdown) if lines else "",
+    )
+    for table in filter(None, tables):
+        print(table)
     for failure in failures:
         print(f"no result: {failure.splitlines()[0]}", file=sys.stderr)
     print(f"{_load()[0]:.1f} runnable processes on {_load()[1]} CPUs meanwhile; above 1 per CPU, repeat it")
     if options.json:
         options.json.write_text(
-            json.dumps({**_record(results, lines, failures), "saves": saves}, indent=1) + "\n"
+            json.dumps(
+                {**_record(results, lines, failures), "saves": saves, "ettr": ettr.record(useful)}, indent=1
+            )
+            + "\n"
         )
     if options.plot and (code := _draw(options.plot, lines)):
         return code
@@ -138,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples there")
     parser.add_argument("--strict", action="store_true", help="exit 1 if a target is missed")
     parser.add_argument(
-        "--measure", nargs="+", choices=[*MEASURES, *scale.SCALE, save.SAVE], help="only these"
+        "--measure", nargs="+", choices=[*MEASURES, *scale.SCALE, save.SAVE, ettr.ETTR], help="only these"
     )
     names = [TORCHRUN.name, HPC_ELASTIC.name]
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="only these launchers")
@@ -154,4 +162,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--markdown", action="store_true", help="tables of scale as they stand in the docs")
     scale.add_options(parser)
     save.add_options(parser)
+    ettr.add_options(parser)
     return parser
