@@ -59,6 +59,7 @@ READERS = {
     "slurm/adopt/script.py": "job scripts",
     "slurm/adopt/torchrun_line.py": "job scripts",
     "slurm/lint/script.py": "job scripts",
+    "slurm/job/notice.py": "a template of the user",
     "slurm/job/options.py": "options of a job",
     "slurm/job/script.py": "words of a command",
     "slurm/job/shell_text.py": "job scripts",

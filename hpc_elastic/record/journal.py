@@ -79,6 +79,15 @@ class Budget(str, Enum):
     STARTS_WITHOUT_SAVE = "max_starts_without_save"
 
 
+class RunEvent(str, Enum):
+    """An event of a run that has a message."""
+
+    FAILED = "failed"
+    HELD = "held"
+    DONE = "done"
+    NO_PROGRESS = "no-progress"  # starts in a row save nothing newer
+
+
 class Role(str, Enum):
     """The kind of process that has written a record."""
 
@@ -395,6 +404,14 @@ class DrillCalledOff(NamedTuple):
     detail: Prose  # for people
 
 
+class Notified(NamedTuple):
+    """A process sends the message about an event, so that no other one does; it changes nothing else."""
+
+    epoch: Epoch
+    event: RunEvent
+    about: int  # number of the record that ended the run; of starts without progress the step saved last
+
+
 class Note(NamedTuple):
     """Something that people are to know of a start of the job; it changes nothing."""
 
@@ -425,6 +442,7 @@ Entry = (
     | FailedAlike
     | DrillBegan
     | DrillCalledOff
+    | Notified
     | Note
 )
 
@@ -462,6 +480,7 @@ _KINDS: dict[str, type] = {
     "failed_alike": FailedAlike,
     "drill": DrillBegan,
     "drill_called_off": DrillCalledOff,
+    "notified": Notified,
     "note": Note,
 }
 _KIND_OF = {kind: name for name, kind in _KINDS.items()}

@@ -31,12 +31,14 @@ from hpc_elastic.record.journal import (
     NodeTaken,
     NodeUnfit,
     Note,
+    Notified,
     RanksStopped,
     Record,
     Requeued,
     RoundEnded,
     RoundFormed,
     RunEnded,
+    RunEvent,
     SizeWanted,
     StopAgreed,
     TaskStopped,
@@ -93,6 +95,7 @@ class RunFields(NamedTuple):
     held_warning: WarningHeld | None = None  # the last one that came too early in this round
     taken: frozenset[int] = frozenset()  # losses of nodes, by their record, that Slurm was told to take
     failed_leaving: tuple[FailedLeaving, ...] = ()  # workers that failed as this epoch was left
+    notified: frozenset[tuple[RunEvent, int]] = frozenset()  # events that a message was sent about
 
 
 class RunState(RunFields):
@@ -209,6 +212,7 @@ def _epoch(state: RunState, entry: EpochStarted) -> RunState:
         else state.progress,
         drain=_stop_still_wanted(state, entry),
         never_asks=state.never_asks and not resubmitted,
+        notified=state.notified,
     )
 
 
@@ -494,6 +498,10 @@ def _failed_alike(state: RunState, entry: FailedAlike) -> RunState:
     return state._replace(ended=both, repeated=(*state.repeated[:-1], both))
 
 
+def _notified(state: RunState, entry: Notified) -> RunState:
+    return state._replace(notified=state.notified.union({(entry.event, entry.about)}))
+
+
 def _note(state: RunState, entry: Note | DrillBegan | DrillCalledOff) -> RunState:
     return state if entry.epoch < state.epoch else state._replace(note=entry)
 
@@ -521,5 +529,6 @@ _APPLY: dict[type, Callable[[RunState, Any], RunState]] = {
     FailedAlike: _failed_alike,
     DrillBegan: _note,
     DrillCalledOff: _note,
+    Notified: _notified,
     Note: _note,
 }

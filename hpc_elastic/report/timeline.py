@@ -29,6 +29,7 @@ from hpc_elastic.record.journal import (
     NodeTaken,
     NodeUnfit,
     Note,
+    Notified,
     RanksStopped,
     Record,
     Requeued,
@@ -103,7 +104,7 @@ def timeline(records: Iterable[Record], *, by_torchrun: bool = False) -> list[Mo
             text = text_of(record.entry, state, _span_s(record, newest))
             entry, epoch = record.entry, after.epoch
             if isinstance(
-                entry, Note | DrillBegan | DrillCalledOff | NodeTaken
+                entry, Note | Notified | DrillBegan | DrillCalledOff | NodeTaken
             ):  # perhaps of an earlier start
                 epoch = entry.epoch
             is_ending = isinstance(entry, RunEnded)
@@ -394,6 +395,10 @@ def _drill(entry: DrillBegan | DrillCalledOff, _before: RunState, _span_s: float
     return entry.detail
 
 
+def _notified(entry: Notified, _before: RunState, _span_s: float | None) -> str:
+    return f"a message is sent: {entry.event.value}"
+
+
 def _noted(entry: Note, _before: RunState, _span_s: float | None) -> str:
     return entry.text
 
@@ -425,6 +430,7 @@ _TEXTS: dict[type, _Text] = {
     FailedAlike: _failed_alike,
     DrillBegan: _drill,
     DrillCalledOff: _drill,
+    Notified: _notified,
     Note: _noted,
 }
 

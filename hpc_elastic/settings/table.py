@@ -257,6 +257,27 @@ class Requeues:
     )
 
 
+class Messages:
+    """Messages."""
+
+    notify_webhook = setting(
+        PATH, None, "File with the URL of a webhook that gets a message about the end of the run; only you "
+        "may read the file (mode 0600)", to=FinishFlag(), written=Written(metavar="FILE"),
+    )
+    notify_template = setting(
+        TEXT, None, "Body for the webhook: json, slack, teams, or a file with JSON of your own", "json",
+        FinishFlag(), Written(metavar="NAME|FILE"),
+    )
+    notify_command = setting(
+        TEXT, None, "Command that gets the same message, as JSON on its standard input", to=FinishFlag(),
+        written=Written(metavar="COMMAND"),
+    )
+    notify_on = setting(
+        NAMES, (), "Events with a message: some of failed, held, done, no-progress",
+        to=FinishFlag(), written=Written(metavar="EVENT,...", default="all"),
+    )
+
+
 class BadNodes:
     """Bad nodes."""
 
@@ -312,6 +333,7 @@ class JobSettings(
     TimeToSave,
     FailuresAndHangs,
     Requeues,
+    Messages,
     BadNodes,
     TimeoutsOfTheAgents,
 ):

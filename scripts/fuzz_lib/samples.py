@@ -33,11 +33,13 @@ from hpc_elastic.record.journal import (
     NodeTaken,
     NodeUnfit,
     Note,
+    Notified,
     RanksStopped,
     Requeued,
     RoundEnded,
     RoundFormed,
     RunEnded,
+    RunEvent,
     SetupFailure,
     SizeWanted,
     StopAgreed,
@@ -96,6 +98,7 @@ _REQUEUED = (
 ENTRIES: tuple[Entry, ...] = (
     *_REQUEUED,
     RunEnded(Decision.FAILED, 137, "a worker failed", _FAILURE, E1),
+    Notified(E1, RunEvent.FAILED, 26),
 )
 _STORIES: Mapping[str, Sequence[Entry]] = {
     "running": _START,

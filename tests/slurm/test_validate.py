@@ -111,6 +111,13 @@ def test_what_can_work_is_let_through(workdir: Path, fields: dict[str, Any]) -> 
         ),
         ({"setup": ["a; ) b"]}, "setup", "in 'a; ) b': line 1: syntax error near unexpected token", "mend"),
         ({"health_command": "ib-check ("}, "health_command", "sh cannot make out 'ib-check ('", "mend"),
+        ({"notify_command": "tell ("}, "notify_command", "sh cannot make out 'tell ('", "mend"),
+        ({"notify_webhook": "hook"}, "notify_webhook", "hook has mode 0644, so other users may", "chmod 600"),
+        ({"notify_webhook": "nowhere"}, "notify_webhook", "nowhere cannot be read: No such file", "path"),
+        ({"notify_template": "slack"}, "notify_template", "for a webhook, and there is none", "webhook"),
+        ({"notify_template": "train.py"}, "notify_template", "train.py is no JSON", "write JSON"),
+        ({"notify_template": "odd.json"}, "notify_template", "has '$job', which names a value", "$job_id"),
+        ({"notify_on": "done,fail"}, "notify_on", "there is no event 'fail'", "failed, held"),
         ({"sbatch": {"licences": "x"}}, "sbatch.licences", "no option --licences", "'licenses'"),
     ],
     ids=repr,
@@ -120,6 +127,9 @@ def test_what_cannot_work_is_refused(
 ) -> None:
     """The error names the thing, the place and what to do."""
     (workdir / "train.sh").write_text("true")
+    (workdir / "odd.json").write_text('{"text": "$job"}')
+    (workdir / "hook").write_text("https://example.org/hook")
+    (workdir / "hook").chmod(0o644)
     for name in ("fifo.py", "fifo.sh"):
         os.mkfifo(workdir / name)
     with pytest.raises(InputError) as caught:
@@ -162,6 +172,20 @@ def test_a_health_command_that_is_not_here_is_a_warning(workdir: Path) -> None:
     assert "begins with ib-chekc, which is not on this machine" in warning
     for command in ("test -e /", "! true", "(true)", '"$HOME/x"', "if true; then true; fi", "A=1 true"):
         assert [] == check(health_command=command)
+
+
+def test_where_messages_go_is_in_no_script(workdir: Path) -> None:
+    """Only the path of the file is, from the root; the template is that of the submission's directory."""
+    hook = workdir / "hook"
+    hook.write_text("https://example.org/5ecret")
+    hook.chmod(0o600)
+    (workdir / "own.json").write_text('{"text": "$text"}')
+    spec = JobSpec(command="train.py", notify_webhook="hook", notify_template="own.json", notify_on="held")
+    request = plan(spec, read_template(), now_s=0)
+    text = request.script + request.job_json().decode()
+    assert "5ecret" not in text
+    for flag in (f"webhook={hook}", f"template={workdir}/own.json", "on=held"):
+        assert f"--notify-{flag}" in request.script
 
 
 def test_the_interpreter_that_submits_is_the_default(workdir: Path) -> None:

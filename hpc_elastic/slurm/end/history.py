@@ -149,7 +149,7 @@ def _began_text(progress: Progress, starts: int) -> str:
     return f"the last {count_text(starts, 'start')} in a row began from step {max(began or 0, 0)}"
 
 
-def in_vain_text(progress: Progress, newest: int, limit: int | None, *, of_starts: bool) -> str:
+def saved_nothing_text(progress: Progress, newest: int, limit: int | None, *, of_starts: bool) -> str:
     """Return that starts, or stops within a start, lead nowhere; empty if they do, or no save is ever marked.
 
     Args:
@@ -163,8 +163,13 @@ def in_vain_text(progress: Progress, newest: int, limit: int | None, *, of_start
         count, noun = progress.starts_in_vain(newest), "start"
     if not limit or count < limit or not progress.tells:
         return ""
-    what = _what(max(newest, progress.newest))
-    return f"{count_text(count, noun)} in a row saved {what} ({_NAME} = {limit})"
+    return f"{count_text(count, noun)} in a row saved {_what(max(newest, progress.newest))}"
+
+
+def in_vain_text(progress: Progress, newest: int, limit: int | None, *, of_starts: bool) -> str:
+    """Return the same with the budget that is spent with it."""
+    text = saved_nothing_text(progress, newest, limit, of_starts=of_starts)
+    return f"{text} ({_NAME} = {limit})" if text else ""
 
 
 def _what(step: int) -> str:

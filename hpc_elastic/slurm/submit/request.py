@@ -17,6 +17,7 @@ from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.isolated import lookup
 from hpc_elastic.isolated.argv import INSTALLED, OwnPath, start_argv
 from hpc_elastic.paths import RunPaths, readable_name
+from hpc_elastic.slurm.job import notice
 from hpc_elastic.slurm.job import script as script_text
 from hpc_elastic.slurm.job.script import BASE, RunNames, Template
 from hpc_elastic.slurm.job.spec import JobSpec, warning_time_s
@@ -126,7 +127,14 @@ def plan(spec: JobSpec, template: Template, *, now_s: float, directory: str | No
     python = spec.python or sys.executable
     python = _path(here, python) if "/" in python else python
     filled = spec.model_copy(
-        update={"name": name, "python": python, "workdir": workdir, "run_dir": paths.root}
+        update={
+            "name": name,
+            "python": python,
+            "workdir": workdir,
+            "run_dir": paths.root,
+            "notify_webhook": spec.notify_webhook and _path(here, spec.notify_webhook),
+            "notify_template": notice.template_at(spec.notify_template, lambda file: _path(here, file)),
+        }
     )
     batch_log = script_text.batch_log_pattern(paths.batch_log, spec.mode)
     where = own_path_of(filled)

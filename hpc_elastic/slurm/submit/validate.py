@@ -14,7 +14,7 @@ from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.isolated import lookup
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.deadlines import seconds
-from hpc_elastic.slurm.job import options, script
+from hpc_elastic.slurm.job import notice, options, script
 from hpc_elastic.slurm.job.spec import JobSpec, heartbeat_and_lease_s, refuse_local, spec_warnings
 from hpc_elastic.slurm.job.worker_launcher import check_words, launcher_in_text, refuse_launcher, script_of
 from hpc_elastic.slurm.submit import run_dir
@@ -53,7 +53,8 @@ def check(
     _check_setup(spec.setup)
     found += _check_python(request)
     found += _check_worker(request)
-    found += _check_health_command(spec.health_command)
+    found += _check_command("health", spec.health_command, "a node without it counts as unfit, and stays out")
+    found += _check_messages(spec)
     found += run_dir.check(request.paths.root, allow_local=is_local or spec.allow_local_run_dir)
     return [*found, *_check_lease(request)]
 
@@ -138,11 +139,32 @@ def _check_setup(lines: Sequence[str]) -> None:
         )
 
 
-def _check_health_command(command: str | None) -> list[str]:
-    """Have sh read the check of a node without running it, and look for the program that it begins with.
+def _check_messages(spec: JobSpec) -> list[str]:
+    """Read all that a message of the run needs, as the end of the job will."""
+    notice.check_events(spec.notify_on)
+    if spec.notify_webhook:
+        notice.read_webhook(spec.notify_webhook)
+    if spec.notify_template:
+        notice.read_template(spec.notify_template)
+        if not spec.notify_webhook:
+            raise InputError(
+                f"notify_template = {spec.notify_template!r} is for a webhook, and there is none",
+                where="notify_template",
+                fix="name the file with its URL: notify_webhook",
+            )
+    return _check_command("notify", spec.notify_command, "without it no message is sent")
+
+
+def _check_command(kind: str, command: str | None, without: str) -> list[str]:
+    """Have sh read a command of the user's without running it, and look for the program that it begins with.
+
+    Args:
+        kind: the command; its setting is called so.
+        command: the command; None if there is none.
+        without: what happens on a node where the program is not there either.
 
     Returns:
-        A warning if the program is not here; the nodes may have it, but with a typo none is fit.
+        A warning if the program is not here; the nodes may have it.
     """
     shell = shutil.which("sh") if command else None
     if command is None or shell is None:
@@ -151,7 +173,7 @@ def _check_health_command(command: str | None) -> list[str]:
     if done.returncode != 0:
         words = (done.stderr.strip().splitlines() or ["syntax error"])[0].removeprefix(f"{shell}: ")
         raise InputError(
-            f"sh cannot make out {command!r}: {words}", where="health_command", fix="mend the command"
+            f"sh cannot make out {command!r}: {words}", where=f"{kind}_command", fix="mend the command"
         )
     program = command.split()[0] if command.split() else ""
     if (
@@ -159,8 +181,8 @@ def _check_health_command(command: str | None) -> list[str]:
         or _sh(shell, "-c", 'command -v -- "$1"', "sh", program).returncode == 0
     ):
         return []
-    fix = "check the name; a node without it counts as unfit, and stays out"
-    return [f"the health command begins with {program}, which is not on this machine\n  fix: {fix}"]
+    fix = f"check the name; {without}"
+    return [f"the {kind} command begins with {program}, which is not on this machine\n  fix: {fix}"]
 
 
 def _sh(shell: str, *words: str) -> subprocess.CompletedProcess[str]:

@@ -16,11 +16,11 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision, SetupFailure
 from hpc_elastic.record.state import RunState
 from hpc_elastic.settings.of_finish import FINISH
-from hpc_elastic.settings.setting import BUDGET, COUNT, NUMBER, SWITCH, flags_of
+from hpc_elastic.settings.setting import BUDGET, COUNT, NAMES, NUMBER, SWITCH, flags_of
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.choices import RequeueBudgets
 from hpc_elastic.slurm.end.finish import Finish, run_with_nodes
-from hpc_elastic.slurm.run_jobs.job_start import Start
+from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
 
 _WHOLE = (BUDGET, COUNT, NUMBER)
 
@@ -57,7 +57,29 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write(f"{ended.nodes}\n")
         sys.stdout.flush()
     _tell_the_end(ended.state, start)
+    if arguments.notify_webhook or arguments.notify_command:
+        _send_message(arguments, finish, start, ended)
     return getattr(slurm, "asks", None) or ended.code
+
+
+def _send_message(arguments: argparse.Namespace, finish: Finish, start: Start, ended: Ended) -> None:
+    """Send the message about the end of the run; Slurm has the job back already."""
+    from hpc_elastic.report.timeline import failure_text  # noqa: PLC0415 - where it is wanted
+    from hpc_elastic.slurm.end.notify import Hooks, Messenger  # noqa: PLC0415 - as above
+    from hpc_elastic.slurm.job.notice import check_events  # noqa: PLC0415 - as above
+
+    try:
+        hooks = Hooks(
+            arguments.notify_webhook or "",
+            arguments.notify_template,
+            arguments.notify_command or "",
+            check_events(arguments.notify_on, "--notify-on"),
+        )
+        failure = None if ended.state.ending is None else ended.state.ending.failure
+        messenger = Messenger(hooks, finish.log, start, _say, SystemClock())
+        messenger.tell(ended, failure_text(failure) if failure else "")
+    except (HpcElasticError, OSError) as error:
+        _say(f"no message is sent: {error}")
 
 
 def _slurm_of(job_info: str | None) -> Slurm:
@@ -89,12 +111,16 @@ def _parser() -> argparse.ArgumentParser:
             *flag.names,
             required=flag.dest == "run_dir",
             default=flag.default,
-            type=int if flag.kind in _WHOLE else str,
+            type=int if flag.kind in _WHOLE else _names if flag.kind is NAMES else str,
             choices=flag.kind.choices or None,
             metavar=None if flag.kind.choices else flag.metavar,
             help=flag.help,
         )
     return made
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.replace(",", " ").split())
 
 
 def _failure(arguments: argparse.Namespace) -> SetupFailure | None:
