@@ -23,7 +23,7 @@ from hpc_elastic.record.journal import (
 )
 from hpc_elastic.record.progress import BEGINNING, Progress
 from hpc_elastic.record.state import RunState, fold
-from hpc_elastic.slurm.end.history import HOW, saves_text
+from hpc_elastic.slurm.end.history import HOW, in_vain_text, saves_text
 
 MEMBERS = (Member("n1.1", "n1", 1),)
 
@@ -225,3 +225,16 @@ def test_what_is_said_of_saves(progress: Progress, words: str) -> None:
     text = saves_text(progress, BEGINNING, None)
     assert words in text
     assert bool(words) is bool(text)
+
+
+def test_what_a_record_tells_is_saved_though_the_disk_tells_nothing() -> None:
+    """Starts in vain have saved nothing newer than the newest step that is known."""
+    progress = Progress(newest=5, began=5, in_vain=1, tells=True)
+    text = in_vain_text(progress, BEGINNING, 2, of_starts=True)
+    assert "2 starts in a row saved nothing newer than step 5 (max_starts_without_save = 2)" == text
+
+
+def test_starts_of_a_program_that_tells_nothing_began_at_the_beginning() -> None:
+    """Nothing is marked as saved, so each of them did."""
+    progress = Story().start().round(None).start().round(None).state.progress
+    assert saves_text(progress, BEGINNING, None).startswith("the last 2 starts in a row began from step 0; ")

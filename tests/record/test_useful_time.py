@@ -87,7 +87,7 @@ def test_a_task_of_an_array_has_worked_in_the_rounds_with_its_agents() -> None:
         (0, of(1, before, other)),
         (100, RoundEnded(1, Cause.PREEMPTION, ("n1",), None)),
         (100, NodeLeft(FIRST, before, "n1", Cause.PREEMPTION, "")),
-        (101, of(2, other)),
+        (101, of(2, other, "n3.1")),  # an agent that no task has started
         (200, RoundEnded(2, Cause.MEMBERSHIP, (), None)),
         (201, of(3, me, other)),
         (211, RoundEnded(3, Cause.CRASH, ("n1",), None)),

@@ -102,3 +102,51 @@ def test_what_slurms_errors_mean(stderr: str, is_unknown: bool, may_wait: bool) 
 def test_only_an_ended_job_is_not_active() -> None:
     """Slurm has something to do for all others."""
     assert [JobState.ENDED] == [state for state in JobState if not state.is_active]
+
+
+@pytest.mark.parametrize(
+    ("said", "release"),
+    [("slurm 24.11.5\n", (24, 11)), ("slurm-wlm 22.05.8", (22, 5)), ("sbatch: not found", None)],
+)
+def test_the_release_is_read(said: str, release: tuple[int, int] | None) -> None:
+    """The first two numbers are the release."""
+    assert release == parse.release(said)
+
+
+@pytest.mark.parametrize(
+    ("release", "words"),
+    [
+        ((20, 2), "older than the releases"),
+        ((20, 11), "hpc_elastic is tested with it"),
+        ((23, 2), "between the releases"),
+        ((26, 5), "hpc_elastic is tested with it"),
+        ((26, 11), "newer than the releases"),
+    ],
+)
+def test_how_a_release_is_tested_is_told(release: tuple[int, int], words: str) -> None:
+    """A release between two that the tests run with is not one of them."""
+    assert parse.tested_text(release).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("release", "said", "limit"),
+    [((24, 5), "5", 5), ((26, 5), "0", 0), ((23, 11), "5", None), ((24, 5), "", None), ((24, 5), "x", None)],
+)
+def test_slurms_own_requeues_are_limited_since_24_05(
+    release: tuple[int, int], said: str, limit: int | None
+) -> None:
+    """An older release, or one that tells no number, has no limit that is known."""
+    assert limit == parse.requeue_limit(release, {"MaxBatchRequeue": said})
+
+
+def test_a_leap_day_every_four_hundred_years_counts() -> None:
+    """The year 2000 had one, 1900 had none."""
+    day_s = 86400.0
+    assert 2 * day_s == parse.between_s("2000-02-28T00:00:00", "2000-03-01T00:00:00")
+    assert day_s == parse.between_s("1900-02-28T00:00:00", "1900-03-01T00:00:00")
+
+
+def test_an_option_of_which_sbatch_says_nothing_is_taken_unless_it_begins_another() -> None:
+    """The beginning of a name stands for the name."""
+    assert {"hint"} == parse.options_taken(["hint"], ["hold"], lambda _: "")
+    assert frozenset() == parse.options_taken(["ho"], ["hold"], lambda _: "")

@@ -57,6 +57,7 @@ OWN_TRAP = """trap 'failed setup "$?" "$BASH_COMMAND"' ERR EXIT"""
         ("setup failed (exit code 1): source venv/bin/activate", False),
         ("setup failed (exit code 1): test -e /data", False),
         ("the working directory failed (exit code 1): cd /gone", False),
+        ("the working directory failed (exit code 1): cd a (cd: syntax error: No such file)", False),
     ],
 )
 def test_what_fails_again_everywhere(failure: str, is_it: bool) -> None:

@@ -133,7 +133,7 @@ def saves_text(progress: Progress, newest: int, limit: int | None) -> str:
     starts, noun, last = progress.starts_in_vain(newest), "start", "the last start has"
     if not progress.tells and (starts or progress.silent):
         what = "start" if starts else "round"
-        first = f"{_began_text(progress, starts)}; " if starts > 1 else ""
+        first = f"the last {count_text(starts, noun)} in a row began from step 0; " if starts > 1 else ""
         return f"{first}nothing is known of its saves, so each {what} may begin anew: {HOW}"
     if not starts:
         starts, noun, last = progress.stops_in_vain(newest), "stop", "the round that had to stop last has"
@@ -142,11 +142,6 @@ def saves_text(progress: Progress, newest: int, limit: int | None) -> str:
     who = last if starts == 1 else f"the last {count_text(starts, noun)} in a row have"
     then = f" (held after {limit}: {_NAME})" if limit else ""
     return f"{who} saved {_what(max(newest, progress.newest))}{then}"
-
-
-def _began_text(progress: Progress, starts: int) -> str:
-    began = progress.before if progress.began is None else progress.began
-    return f"the last {count_text(starts, 'start')} in a row began from step {max(began or 0, 0)}"
 
 
 def saved_nothing_text(progress: Progress, newest: int, limit: int | None, *, of_starts: bool) -> str:
