@@ -84,6 +84,10 @@ class RunPaths:
         """Return the log file of the agent on a node."""
         return os.path.join(self.root, "logs", "agents", f"{node}.log")
 
+    def log_times(self, node: str) -> str:
+        """Return the file that tells when the logs of a node had which length."""
+        return os.path.join(self.root, "logs", "agents", f"{node}.times")
+
     def hang_logs(self, round_number: int, look: int) -> str:
         """Return the directory of the stacks of all ranks of a round in which workers hang."""
         return os.path.join(self.root, "logs", f"hang-{round_number}" + (f".{look}" if look > 1 else ""))
@@ -91,6 +95,10 @@ class RunPaths:
     def attempt_logs(self, round_number: int) -> str:
         """Return the log directory of all ranks of a round."""
         return os.path.join(self.root, "logs", f"attempt_{round_number}")
+
+    def worker_logs(self, round_number: int, rank: int) -> str:
+        """Return the log directory of one rank of a round."""
+        return os.path.join(self.root, "logs", f"attempt_{round_number}", str(rank))
 
     def directories(self) -> tuple[str, ...]:
         """Return the directories that exist in every run directory."""

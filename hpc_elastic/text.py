@@ -60,10 +60,17 @@ def visible_lines(text: str) -> str:
     return _ACTS_IN_LINES.sub(_escaped, text)
 
 
-def visible_log(data: bytes) -> bytes:
-    """Return lines of a log that are safe on a terminal: colours and moves within a line stay."""
+def visible_log(data: bytes, *, colours: bool = True) -> bytes:
+    """Return lines of a log that are safe on a terminal: moves within a line stay.
+
+    Args:
+        data: the lines.
+        colours: whether colours stay; else they are left out.
+    """
     text = data.decode(errors="surrogateescape")
-    shown = _ACTS_IN_LOGS.sub(lambda found: found[1] or _escaped(found), text)
+    shown = _ACTS_IN_LOGS.sub(
+        lambda found: (found[1] if colours else "") if found[1] else _escaped(found), text
+    )
     return shown.encode(errors="surrogateescape")
 
 

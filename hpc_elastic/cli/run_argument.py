@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable
 from typing import Annotated
 
-from hpc_elastic.cli.parameters import Positional
+from hpc_elastic.cli.parameters import Flag, Positional
 from hpc_elastic.cli.say import say_aside
 from hpc_elastic.errors import HpcElasticError, InputError, RunDirError
 from hpc_elastic.ids import RUNS_FOLDER
@@ -32,6 +32,8 @@ from hpc_elastic.slurm.run_jobs.submissions import read_links, read_submissions
 from hpc_elastic.slurm.submit import run_dir
 from hpc_elastic.store.plain_file import list_plain
 from hpc_elastic.text import visible
+
+AsJson = Annotated[bool, Flag(("--json",), "Print the facts as JSON, for programs.")]
 
 RunArgument = Annotated[
     str,

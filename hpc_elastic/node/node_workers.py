@@ -140,6 +140,8 @@ class NodeWorkers:
 
             self._work = WorkLog(parts, group)
         self._run.membership.tell_steps = lambda: steps_text([one.last_step for one in group.channels])
+        if parts.log.marks is not None:
+            parts.log.marks.begin(formed.number, group.place.base_rank, group.own_logs(parts.paths))
         group.describe(self.view, WorkerState.HEALTHY)
         self.telemetry.state_changed()
         self.telemetry.initialized()
@@ -158,6 +160,8 @@ class NodeWorkers:
         """Look at the processes without blocking."""
         if self._work is not None:
             self._work.look(now)
+        if self._parts.log.marks is not None:
+            self._parts.log.marks.look(now)
         status = self.running.status(now)
         if status is not self._seen:
             self._see(status)
@@ -184,6 +188,8 @@ class NodeWorkers:
         """
         group = self.running
         self._run.membership.tell_steps = str
+        if self._parts.log.marks is not None:
+            self._parts.log.marks.end()  # before empty logs are removed
         self.hangs.end()
         for path in group.context.log_files():
             self._parts.loop.watch.remove(path)

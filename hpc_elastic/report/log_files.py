@@ -5,29 +5,32 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
+from hpc_elastic.account.log_marks import STREAMS
 from hpc_elastic.errors import InputError
 from hpc_elastic.meet.member_names import natural
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Record, RoundFormed
 from hpc_elastic.slurm.client import hostlist
-from hpc_elastic.store.plain_file import list_plain, open_plain
+from hpc_elastic.store.plain_file import list_plain
 from hpc_elastic.typed_json import whole_number
 
 _ENDED = re.compile(r"^srun: error: (\S+): tasks? [\d,-]+: (.+)$", re.MULTILINE)
 _START_ENDS = "hpc_elastic finish: "  # what was said before it is of an earlier start
 
-_STEP = 1 << 16
-_MOST_SEEN = 64 << 20  # bytes that are looked through for line ends; a file may have none
-_STREAMS = (("stdout.log", ""), ("stderr.log", " err"))
+_MARKS = ("", " err")  # of the lines of a stream
 
 
 class LogFile(NamedTuple):
-    """A log file with the prefix of its lines."""
+    """A log file with the prefix of its lines, and whose it is."""
 
     path: str
     prefix: str
+    round: int = 0  # 0: it is of no round
+    rank: int | None = None  # global rank of a worker
+    stream: str = ""  # of a worker: stdout, stderr
+    node: str = ""  # of an agent
 
 
 class WantedLogs(NamedTuple):
@@ -36,6 +39,7 @@ class WantedLogs(NamedTuple):
     rank: int | None = None
     node: str | None = None
     attempt: int | None = None  # None: the newest
+    all: bool = False  # every attempt
 
 
 def attempts(paths: RunPaths) -> list[int]:
@@ -58,16 +62,42 @@ def ranks_of_node(records: Iterable[Record], attempt: int, node: str) -> list[in
     return None
 
 
+def rounds_of(records: Iterable[Record]) -> dict[int, RoundFormed]:
+    """Return the rounds of a run by their numbers."""
+    return {one.entry.number: one.entry for one in records if isinstance(one.entry, RoundFormed)}
+
+
+def node_of(formed: RoundFormed | None, rank: int) -> str:
+    """Return the node that has a rank in a round; empty if that is not known."""
+    first = 0
+    for member in formed.members if formed else ():
+        if first <= rank < first + member.slots:
+            return member.node
+        first += member.slots
+    return ""
+
+
 def agent_files(paths: RunPaths, wanted: WantedLogs) -> list[LogFile]:
     """Return the logs of the agents; their lines carry time and node themselves."""
     if wanted.rank is not None or wanted.attempt is not None:
         return []
     names = sorted(_names(paths.agent_logs), key=natural)
     return [
-        LogFile(os.path.join(paths.agent_logs, name), "")
+        agent_file(paths, node)
         for name in names
-        if name.endswith(".log") and wanted.node in (None, name.removesuffix(".log"))
+        if name.endswith(".log") and wanted.node in (None, node := name.removesuffix(".log"))
     ]
+
+
+def agent_file(paths: RunPaths, node: str) -> LogFile:
+    """Return the log of the agent of a node."""
+    return LogFile(paths.agent_log(node), "", node=node)
+
+
+def ranks_there(paths: RunPaths, attempt: int) -> list[int]:
+    """Return the global ranks that have logs of a round."""
+    names = _names(paths.attempt_logs(attempt))
+    return sorted(number for name in names if (number := whole_number(name)) is not None)
 
 
 def worker_files(
@@ -81,18 +111,29 @@ def worker_files(
         wanted: the user's choice.
         ranks: the ranks of the wanted node; None for all.
     """
-    root = paths.attempt_logs(attempt)
-    present = sorted(number for name in _names(root) if (number := whole_number(name)) is not None)
+    root, present = paths.attempt_logs(attempt), ranks_there(paths, attempt)
     allowed = set(present if ranks is None else ranks)
     chosen = [rank for rank in present if rank in allowed and wanted.rank in (None, rank)]
     found = []
     for rank in chosen:
         there = _names(os.path.join(root, str(rank)))
-        for name, mark in _STREAMS:
-            if name in there:
-                path = os.path.join(root, str(rank), name)
-                found.append(LogFile(path, f"[{attempt}:rank {rank}{mark}] "))
+        found += [file for file in of_worker(paths, attempt, rank) if os.path.basename(file.path) in there]
     return found
+
+
+def of_worker(paths: RunPaths, attempt: int, rank: int) -> list[LogFile]:
+    """Return both logs of a worker, whether they are there or not."""
+    place = paths.worker_logs(attempt, rank)
+    return [
+        LogFile(
+            os.path.join(place, name),
+            f"[{attempt}:rank {rank}{mark}] ",
+            attempt,
+            rank,
+            name.removesuffix(".log"),
+        )
+        for name, mark in zip(STREAMS, _MARKS, strict=True)
+    ]
 
 
 def batch_logs(paths: RunPaths) -> list[LogFile]:
@@ -106,36 +147,6 @@ def _names(directory: str) -> list[str]:
         return list_plain(directory, links=True)  # logs may be kept elsewhere
     except OSError:
         return []
-
-
-def offset_of_last(path: str, lines: int) -> int:
-    """Return where the last lines of a file begin [bytes]; 0 if it has no more than these.
-
-    Of a file with endless lines it is the place 64 MiB before the end.
-    """
-    try:
-        with os.fdopen(open_plain(path), "rb") as file:
-            return _offset_in(file, file.seek(0, os.SEEK_END), lines)
-    except OSError:
-        return 0
-
-
-def _offset_in(file: BinaryIO, end: int, lines: int) -> int:
-    if not lines:
-        return end
-    at, missing, until = end, lines, max(end - _MOST_SEEN, 0)
-    while at > until:
-        at = max(at - _STEP, until)
-        file.seek(at)
-        chunk = file.read(min(_STEP, end - at))
-        stop = len(chunk) - (at + len(chunk) >= end)  # the end of the last line begins none
-        found = chunk.count(b"\n", 0, stop)
-        if found >= missing:
-            for _ in range(missing):
-                stop = chunk.rindex(b"\n", 0, stop)
-            return at + stop + 1
-        missing -= found
-    return at
 
 
 def srun_said(log: str, hosts: Collection[str]) -> str:

@@ -28,6 +28,7 @@ from hpc_elastic.node.probe.probe import ProbedNode as ProbedPlace
 from hpc_elastic.node.probe.probe import ProbingAgent as ProbedAgent
 from hpc_elastic.node.setup.agent_log import AgentLog
 from hpc_elastic.node.setup.agent_setup import AgentParts
+from hpc_elastic.node.setup.log_marks import LogMarks
 from hpc_elastic.node.setup.notices import LaterNotices, NoNotices, Notices
 from hpc_elastic.node.spec import WorkerSpec
 from hpc_elastic.node.workers.local_group import Command
@@ -119,6 +120,13 @@ def open_agent(
         log = AgentLog(SystemClock(), options.node, [agent_log, 2])
         options = _with_safe_lease(options, log)
         rendezvous = rendezvous_of(options, slurm, loop, log.say, root.check)
+        log.marks = LogMarks(
+            options.paths.log_times(options.node),
+            agent_log,
+            SystemClock(),
+            lambda: rendezvous.run.state.last,
+        )
+        stack.callback(log.marks.close)
         context = StartContext(
             guard,
             scratch,
@@ -134,6 +142,7 @@ def open_agent(
             context = context._replace(preloader=preloader)
         agent = _build(options, rendezvous, loop, log, context)
         own_log = AgentLog(SystemClock(), options.node, [agent_log])
+        own_log.marks = log.marks
         yield OpenAgent(agent, rendezvous.run, loop, log, own_log, root, slurm is not None and not is_task)
 
 

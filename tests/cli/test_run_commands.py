@@ -230,22 +230,23 @@ def logged(paths: RunPaths) -> RunPaths:
     ("flags", "expected"),
     [
         (
-            ["-n", "1"],
+            [],
             [
                 "[10:00:00 n1] round 2",
                 "[10:00:00 n2] round 2",
-                *(f"[2:rank {rank}] new {rank}" for rank in range(4)),
+                *(f"[2:rank {rank}] {age} {rank}" for rank in range(4) for age in ("first", "new")),
                 OOPS,
             ],
         ),
+        (["-n", "2"], ["[2:rank 3] new 3", OOPS]),
         (["--rank", "3"], ["[2:rank 3] first 3", "[2:rank 3] new 3", OOPS]),
         (
-            ["--node", "n2", "-n", "1"],
-            ["[10:00:00 n2] round 2", "[2:rank 2] new 2", "[2:rank 3] new 3", OOPS],
+            ["--node", "n2", "-n", "4"],
+            ["[2:rank 2] new 2", "[2:rank 3] first 3", "[2:rank 3] new 3", OOPS],
         ),
         (["--attempt", "1", "--rank", "0"], ["[1:rank 0] old 0"]),
     ],
-    ids=["all", "rank", "node", "attempt"],
+    ids=["all", "newest", "rank", "node", "attempt"],
 )
 def test_logs_are_chosen_and_prefixed(
     logged: RunPaths, capfd: pytest.CaptureFixture[str], flags: list[str], expected: list[str]

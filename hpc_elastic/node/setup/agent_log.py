@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hpc_elastic.multiprocessing.errors import FailureRecord
+    from hpc_elastic.node.setup.log_marks import LogMarks
 
 
 class AgentLog:
@@ -33,16 +34,24 @@ class AgentLog:
         self._clock = clock
         self._node = node
         self._fds = fds
+        self.marks: LogMarks | None = None
+        """Marks what the workers have written before a line, and when the line was written."""
 
     def say(self, text: str) -> None:
         """Show a line; a place that cannot be written to is passed over."""
         stamp = clock_text(self._clock.wall())
         line = "".join(f"[{stamp} {self._node}] {part}\n" for part in text.splitlines() or [""])
+        self._mark()
         for fd in self._fds:
             try:
                 os.write(fd, line.encode(errors="replace"))
             except OSError:
                 continue
+        self._mark()
+
+    def _mark(self) -> None:
+        if self.marks is not None:
+            self.marks.mark()
 
     def round_formed(self, formed: RoundFormed, place: RankPlace, restart: str = "") -> None:
         """Show a node's place in a new round; its first node shows the whole round.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from hpc_elastic.account.log_marks import STREAMS
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.context import RunProcsResult, StartSettings, SubprocessContext
@@ -18,6 +19,7 @@ from hpc_elastic.node.decision import Group
 from hpc_elastic.node.spec import WorkerGroup, WorkerState
 from hpc_elastic.node.stop_rules import KILL_AFTER_S, NO_STEP
 from hpc_elastic.node.workers.worker_env import RunEnv, place_of, substitute, substitute_texts, worker_env
+from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import RoundFormed
 from hpc_elastic.worker.channel import SETTLE_S, Channel
 
@@ -153,6 +155,16 @@ class LocalGroup:
         if isinstance(self._logs, DefaultLogsSpecs):
             logs = self.context.logs
             self._logs.remove_empty(logs, [rank for rank in range(self.slots) if rank not in failed])
+
+    def own_logs(self, paths: RunPaths) -> list[str]:
+        """Return stdout and stderr of each worker, by local rank; empty where it is no log of the run."""
+        found, made = [], self.context.logs
+        for local_rank in range(self.slots):
+            place = paths.worker_logs(self.formed.number, self.place.base_rank + local_rank)
+            for name, given in zip(STREAMS, (made.stdouts, made.stderrs), strict=True):
+                path = os.path.join(place, name)
+                found.append(path if given.get(local_rank) == path else "")
+        return found
 
     def _prefixes(self, command: Command, envs: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
         return {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hpc_elastic.cli.commands.looking.status import AsJson, ask_status, next_steps, open_until
-from hpc_elastic.cli.run_argument import RunArgument, find_run
+from hpc_elastic.cli.commands.looking.status import ask_status, next_steps, open_until
+from hpc_elastic.cli.run_argument import AsJson, RunArgument, find_run
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.cli.status.facts import LET_GO_ON, stopped_texts
 from hpc_elastic.report.explain.as_json import explanation_json

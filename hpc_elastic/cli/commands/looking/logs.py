@@ -1,35 +1,41 @@
-"""``hpc-elastic logs``: the output of workers and agents, merged, and followed until the run ends."""
+"""``hpc-elastic logs``: the output of workers and agents in order of time, followed to the end of the run."""
 
 from __future__ import annotations
 
 import os
-import select
+import re
 import shlex
 import sys
-from collections.abc import Sequence
-from typing import Annotated, Optional
+from collections.abc import Iterable, Sequence
+from typing import Annotated, NamedTuple, Optional
 
+from hpc_elastic.cli.commands.looking.log_output import ShownLogs, hand_out_lines
 from hpc_elastic.cli.parameters import Flag
-from hpc_elastic.cli.run_argument import RunArgument, find_run
+from hpc_elastic.cli.run_argument import AsJson, RunArgument, find_run
 from hpc_elastic.cli.say import say, say_aside
-from hpc_elastic.clock import Clock, SystemClock
-from hpc_elastic.errors import InputError, RendezvousStateError, UnfitFileError
+from hpc_elastic.clock import Clock, SystemClock, date_text, wall_of
+from hpc_elastic.errors import InputError, RendezvousStateError
 from hpc_elastic.ids import LOGIN
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.processes.tail import Console, Sink, Tail
-from hpc_elastic.record.journal import Role, RoundFormed
+from hpc_elastic.record.journal import Role, RoundEnded, RoundFormed
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.report import log_files
 from hpc_elastic.report.log_files import LogFile, WantedLogs
+from hpc_elastic.report.log_lines import LogPiece, WantedLines, chosen_lines
+from hpc_elastic.report.log_order import Lengths, LogOrder
 from hpc_elastic.report.run_status import RunPhase, RunView, status_of
 from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.job.values import BadValueError, parse_duration_s
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, read_run
 from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, silent_for
-from hpc_elastic.text import visible_log
+from hpc_elastic.typed_json import whole_number
 
 _LOOK_S = 0.2
 _ASK_SLURM_S = 30.0
 _LINES = 100
+_BATCH = 1 << 16  # bytes that are written at once
+_ALL = "all"
+_A_TIME = "give a span (90s, 10m, 2h), a time (14:30), or a date with it (2026-11-23T14:30:00)"
 
 Follow = Annotated[bool, Flag(("--follow", "-f"), "Go on showing new lines, until the run has ended.")]
 Rank = Annotated[
@@ -41,66 +47,202 @@ Node = Annotated[
     Flag(("--node",), "Only this node: its agent and its workers.", "NAME"),
 ]
 Attempt = Annotated[
-    Optional[int],  # noqa: UP045
-    Flag(("--attempt",), "Workers of this round instead of the newest.", "ROUND", least=1),
+    Optional[str],  # noqa: UP045
+    Flag(("--attempt",), "Workers of this round instead of the newest; all for every round.", "ROUND"),
 ]
-Lines = Annotated[int, Flag(("--lines", "-n"), "Last lines of each file; 0 for all.", "N", least=0)]
+Lines = Annotated[
+    Optional[int],  # noqa: UP045
+    Flag(("--lines", "-n"), "The newest N lines (100); 0, and by default with --since: all.", "N", least=0),
+]
+Since = Annotated[
+    Optional[str],  # noqa: UP045
+    Flag(("--since",), "Only lines after this time, or of the last 10m, 2h.", "TIME"),
+]
+Grep = Annotated[
+    Optional[str],  # noqa: UP045
+    Flag(("--grep",), "Only lines with this regular expression of Python.", "PATTERN"),
+]
+FirstFailure = Annotated[bool, Flag(("--first-failure",), "Only the worker that failed first in its round.")]
+Times = Annotated[bool, Flag(("--times",), "Begin each line with its time.")]
 
 
-def logs(
+def logs(  # noqa: PLR0913 - one parameter per option of the command line
     run: RunArgument,
     follow: Follow = False,  # noqa: FBT002 - a flag of the command line
     rank: Rank = None,
     node: Node = None,
     attempt: Attempt = None,
-    lines: Lines = _LINES,
+    lines: Lines = None,
+    since: Since = None,
+    grep: Grep = None,
+    first_failure: FirstFailure = False,  # noqa: FBT002 - as above
+    times: Times = False,  # noqa: FBT002 - as above
+    json: AsJson = False,  # noqa: FBT002 - as above
 ) -> int:
-    """Show the output of the newest round's workers and of all agents.
+    """Show the output of the newest round's workers and of all agents, in order of time.
 
     A line of a worker begins with its round and rank, that of an agent with time and node.
     """
+    if json and follow:
+        raise InputError("--json is one document, and --follow has no end", where="--json", fix="give one")
+    chosen = _lines_of(lines, since, grep)
     found = _read(find_run(run))
+    wanted = WantedLogs(rank, node, *_attempts_of(attempt))
+    if first_failure:
+        wanted = _first_failure(found, wanted)
+    files = _files(found, wanted)
+    if not files and not follow:
+        if not _is_silent(found, wanted):
+            raise _nothing(found, wanted)
+        say_aside("the workers that are meant have written nothing")
+    lengths, shown = Lengths(), ShownLogs(chosen, with_times=times)
+    picked = chosen_lines(_pieces(found, wanted, files, lengths, follows=follow), chosen, shown.refused)
+    if json:
+        hand_out_lines(found, picked)
+        return 0
+    sys.stdout.flush()
+    shown.show(picked)
+    if follow:
+        shown.go_on(files, lengths)
+        _follow(found, wanted, shown, SystemClock())
+    return 0
+
+
+def _lines_of(lines: int | None, since: str | None, grep: str | None) -> WantedLines:
+    """Return the choice of lines.
+
+    Raises:
+        InputError: a value is none.
+    """
+    by_default = 0 if since is not None else _LINES
+    from_then = _moment(since, SystemClock()) if since is not None else 0.0
+    return WantedLines(lines if lines is not None else by_default, from_then, _pattern(grep))
+
+
+def _read(paths: RunPaths) -> RunFiles:
+    """Return the run; where its records cannot be read, the error names the logs.
+
+    Raises:
+        InputError: torchrun has started its workers.
+    """
+    try:
+        found = read_run(paths)
+    except RendezvousStateError as error:
+        raise RendezvousStateError(f"{error}\n  the logs themselves are in {paths.logs}") from None
     if found.is_torchruns:
         raise InputError(
             f"the workers of {found.name} were started by torchrun, which keeps their output to itself",
             where="RUN",
             fix="read torchrun's own output (below Slurm that of the job), or give it --log-dir and --tee 3",
         )
-    wanted = WantedLogs(rank, node, attempt)
-    files = _files(found, wanted)
-    if not files and not follow:
-        if not _is_silent(found, wanted):
-            raise _nothing(found, wanted)
-        say_aside("the workers that are meant have written nothing")
-    shown = _Shown(lines)
-    sys.stdout.flush()
-    shown.show(files)
-    if follow:
-        _follow(found, wanted, shown, SystemClock())
-    else:
-        shown.finish()
-    return 0
+    return found
 
 
-def _read(paths: RunPaths) -> RunFiles:
-    """Return the run; where its records cannot be read, the error names the logs."""
+class _Attempts(NamedTuple):
+    """The rounds that are asked for, as the last fields of `WantedLogs`."""
+
+    attempt: int | None = None
+    all: bool = False
+
+
+def _attempts_of(text: str | None) -> _Attempts:
+    """Return the rounds that a text names.
+
+    Raises:
+        InputError: it names none.
+    """
+    if text in (None, _ALL):
+        return _Attempts(all=text is not None)
+    number = whole_number(text or "")
+    if not number:
+        raise InputError(f"{text!r} is no round", where="--attempt", fix="give its number, or all")
+    return _Attempts(number)
+
+
+def _pattern(text: str | None) -> re.Pattern[bytes] | None:
+    """Return the pattern that lines must have.
+
+    Raises:
+        InputError: it is no regular expression.
+    """
     try:
-        return read_run(paths)
-    except RendezvousStateError as error:
-        raise RendezvousStateError(f"{error}\n  the logs themselves are in {paths.logs}") from None
+        return None if text is None else re.compile(os.fsencode(text))
+    except (re.error, OverflowError, RecursionError) as error:
+        raise InputError(
+            f"{text!r} is no regular expression: {error}", where="--grep", fix=r"put \ before . [ ( * + ? \ "
+        ) from None
+
+
+def _moment(given: str, clock: Clock) -> float:
+    """Return the moment that the user names [s since the epoch]: a span before now, a time or a date.
+
+    Raises:
+        InputError: it names none.
+    """
+    now = clock.wall()
+    day, _, time = given.replace(" ", "T").rpartition("T")
+    if given.count("-") == 2:  # noqa: PLR2004 - a date
+        day, time = (day, time) if day else (given, "00:00:00")
+    time += ":00" if time.count(":") == 1 else ""
+    at = wall_of(f"{day or date_text(now)[:10]}T{time}")
+    if at is not None:
+        return at if day or at <= now else at - 86400
+    try:
+        return now - parse_duration_s(given)
+    except BadValueError:
+        raise InputError(f"{given!r} is no time", where="--since", fix=_A_TIME) from None
+
+
+def _first_failure(run: RunFiles, wanted: WantedLogs) -> WantedLogs:
+    """Return the worker whose failure came first in the newest round with one, or in the round asked for.
+
+    Raises:
+        InputError: there is none.
+    """
+    from hpc_elastic.multiprocessing.errors import FailureRecord  # noqa: PLC0415 - rare
+
+    ends = [record.entry for record in run.records if isinstance(record.entry, RoundEnded)]
+    found = [one for one in ends if one.failure and wanted.attempt in (None, one.number)]
+    if not found:
+        where = "" if wanted.attempt is None else f" in round {wanted.attempt}"
+        raise InputError(
+            f"no worker of {run.name} has failed{where}",
+            where="--first-failure",
+            fix=f"see the ends of its rounds: hpc-elastic timeline {shlex.quote(run.paths.root)}",
+        )
+    failure = FailureRecord.from_json(found[-1].failure or {})
+    return wanted._replace(rank=failure.rank, attempt=found[-1].number, all=False)
+
+
+def _attempts(run: RunFiles, wanted: WantedLogs) -> list[int]:
+    """Return the rounds whose workers are meant."""
+    there = log_files.attempts(run.paths)
+    if wanted.attempt is not None:
+        return [wanted.attempt]
+    return there if wanted.all else there[-1:]
 
 
 def _files(run: RunFiles, wanted: WantedLogs) -> list[LogFile]:
-    there = log_files.attempts(run.paths)
-    newest = there[-1] if there else None
-    attempt = wanted.attempt if wanted.attempt is not None else newest
     workers: list[LogFile] = []
-    if attempt is not None:
+    for attempt in _attempts(run, wanted):
         ranks = None if wanted.node is None else log_files.ranks_of_node(run.records, attempt, wanted.node)
         if wanted.node is None or ranks is not None:
-            workers = log_files.worker_files(run.paths, attempt, wanted, ranks)
+            workers += log_files.worker_files(run.paths, attempt, wanted, ranks)
     files = [*log_files.agent_files(run.paths, wanted), *workers]
     return files if files or wanted != WantedLogs() else log_files.batch_logs(run.paths)
+
+
+def _pieces(
+    run: RunFiles, wanted: WantedLogs, files: Sequence[LogFile], lengths: Lengths, *, follows: bool
+) -> Iterable[LogPiece]:
+    """Return the pieces of the logs; a line that may go on is left to the end that is followed."""
+    if follows:  # the lines behind these lengths come later
+        for file in files:
+            lengths.of(file.path)
+    order = LogOrder(run.paths, run.records, lengths)
+    is_of_batch = any(file.rank is None and not file.node for file in files)
+    found = order.whole(reversed(files)) if is_of_batch else order.pieces(wanted, _attempts(run, wanted))
+    return (piece._replace(is_last=False) for piece in found) if follows else found
 
 
 def _is_silent(run: RunFiles, wanted: WantedLogs) -> bool:
@@ -125,7 +267,8 @@ def _nothing(run: RunFiles, wanted: WantedLogs) -> InputError:
             where="RUN",
             fix=f"look where the run stands: hpc-elastic status {shlex.quote(run.paths.root)}",
         )
-    asked = [f"--{name} {value}" for name, value in wanted._asdict().items() if value is not None]
+    named = {"rank": wanted.rank, "node": wanted.node, "attempt": _ALL if wanted.all else wanted.attempt}
+    asked = [f"--{name} {value}" for name, value in named.items() if value is not None]
     return InputError(
         f"no log matches {' '.join(asked)}",
         where=asked[0].split()[0],
@@ -133,48 +276,7 @@ def _nothing(run: RunFiles, wanted: WantedLogs) -> InputError:
     )
 
 
-class _Shown:
-    """The files that are shown, each from where it was left.
-
-    Args:
-        lines: how many lines to show of a file when it is first seen; 0 for all.
-    """
-
-    def __init__(self, lines: int) -> None:
-        self._lines = lines
-        self._tails: dict[str, Tail] = {}
-        self._sink = TerminalSink(Console(1)) if os.isatty(1) else Console(1)
-        self._told: set[str] = set()  # files of which was said that they are none
-
-    def show(self, files: list[LogFile], *, new_from_start: bool = False) -> None:
-        """Show the new lines of all files, and the end (or all) of files that are new."""
-        for file in files:
-            if file.path not in self._tails:
-                whole = new_from_start or not self._lines
-                offset = 0 if whole else log_files.offset_of_last(file.path, self._lines)
-                self._tails[file.path] = Tail(file.path, self._sink, file.prefix.encode(), offset=offset)
-        for tail in self._tails.values():
-            _pump_all(tail)
-            if isinstance(tail.error, UnfitFileError) and tail.path not in self._told:
-                self._told.add(tail.path)
-                say_aside(f"left out: {tail.error}")
-
-    def finish(self, keep: Sequence[LogFile] = ()) -> None:
-        """Show the rest, unfinished lines too, and let go of all files that are not to be kept."""
-        kept = {file.path for file in keep}
-        for path in [path for path in self._tails if path not in kept]:
-            _pump_all(self._tails[path])
-            self._tails.pop(path).finish()
-
-
-def _pump_all(tail: Tail) -> None:
-    """Show all that is there, at the pace of the reader."""
-    while tail.pump() or tail.is_blocked:
-        if tail.is_blocked:
-            select.select([], [1], [], 1.0)
-
-
-def _follow(run: RunFiles, wanted: WantedLogs, shown: _Shown, clock: Clock) -> None:
+def _follow(run: RunFiles, wanted: WantedLogs, shown: ShownLogs, clock: Clock) -> None:
     """Show new output, over rounds and requeues, until the run has ended or its job is gone."""
     said, ask_at = RunPhase.UNKNOWN, clock.monotonic() + _ASK_SLURM_S
     job, log, silent_s = ask_job(run, Slurm()).job, open_log(run.paths, LOGIN, Role.COMMAND), None
@@ -186,7 +288,7 @@ def _follow(run: RunFiles, wanted: WantedLogs, shown: _Shown, clock: Clock) -> N
             silent_s = silent_for(run, clock) if may_live(job) else None
         where = status_of(RunView.of(run, job, silent_s))
         files = _files(run, wanted)
-        shown.show(files, new_from_start=True)
+        shown.show_new(files)
         shown.finish(keep=files)
         if where.phase.is_final or where.phase is RunPhase.GONE:
             shown.finish()
@@ -196,36 +298,3 @@ def _follow(run: RunFiles, wanted: WantedLogs, shown: _Shown, clock: Clock) -> N
             say(f"--- {where.text}")
         said = where.phase
         clock.sleep(_LOOK_S)
-
-
-class TerminalSink:
-    """Hands lines on with colours, and shows as escapes all that would move, clear or rename the terminal.
-
-    Args:
-        sink: takes the lines.
-    """
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether lines wait."""
-        return self._sink.is_blocked
-
-    @property
-    def is_never_slow(self) -> bool:
-        """Whether no reader at the other end can make lines wait."""
-        return self._sink.is_never_slow
-
-    def put(self, lines: bytes) -> None:
-        """Take lines that end with a line end."""
-        self._sink.put(visible_log(lines))
-
-    def flush(self) -> bool:
-        """Write the waiting lines; return whether that is all."""
-        return self._sink.flush()
-
-    def blocked_fd(self) -> int | None:
-        """Return the descriptor that lines wait for."""
-        return self._sink.blocked_fd()

@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 
 from hpc_elastic.account.account import account_of
 from hpc_elastic.cli.parameters import Flag, Positional
-from hpc_elastic.cli.run_argument import RunArgument, find_run, holds_runs
+from hpc_elastic.cli.run_argument import AsJson, RunArgument, find_run, holds_runs
 from hpc_elastic.cli.say import fitting, hand_out, say, say_aside, say_fact, say_in_colour
 from hpc_elastic.cli.status.facts import batch_log, status_facts
 from hpc_elastic.cli.status.runs import list_runs, runs_json
@@ -30,7 +30,6 @@ _GOOD = (RunPhase.RUNNING, RunPhase.DONE)
 _MENDED = "when it is mended"
 _BAD = (RunPhase.FAILED, RunPhase.GONE, RunPhase.SILENT)
 
-AsJson = Annotated[bool, Flag(("--json",), "Print the facts as JSON, for programs.")]
 ShowTimeline = Annotated[bool, Flag(("--timeline",), "Show its events, too.")]
 
 

@@ -8,8 +8,8 @@ import re
 import subprocess  # noqa: TID251 - asks the shell of a script whether it can read it
 from typing import Annotated, Optional
 
-from hpc_elastic.cli.commands.looking.status import AsJson
 from hpc_elastic.cli.parameters import Flag, Positional
+from hpc_elastic.cli.run_argument import AsJson
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.errors import InputError
 from hpc_elastic.slurm.job.job_file import build_spec, read_job_file

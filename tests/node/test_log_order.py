@@ -1,0 +1,99 @@
+"""The order of the lines of real agents and their workers, as ``hpc-elastic logs`` shows them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.account.log_marks import MOST_BYTES, marks_backwards
+from hpc_elastic.cli import app
+from hpc_elastic.node.setup.log_marks import LogMarks
+from hpc_elastic.record.journal import RoundEnded
+from hpc_elastic.testing.clock import FakeClock
+from tests.node.agents import QUICK, MakeAgents
+
+TURNS = """
+import glob, time
+rank, place = int(os.environ["RANK"]), os.environ["HPC_ELASTIC_RUN_DIR"]
+marks = os.path.join(place, "logs", "agents", os.environ["HPC_ELASTIC_NODE"] + ".times")
+for turn in range(8):
+    if turn % 4 == rank:
+        before = os.path.getsize(marks)
+        print("turn", turn, flush=True)
+        while os.path.getsize(marks) == before:
+            time.sleep(0.01)
+        open(os.path.join(place, f"turn{turn}"), "w").close()
+    while not os.path.exists(os.path.join(place, f"turn{turn}")):
+        time.sleep(0.01)
+if rank == 3 and os.environ["HPC_ELASTIC_ROUND"] == "1":
+    print("out of luck", file=sys.stderr)
+    sys.exit(3)
+"""
+AHEAD = """
+import sys, time
+from hpc_elastic.clock import SystemClock
+SystemClock.wall = staticmethod(lambda: time.time() + 3600)
+from hpc_elastic.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_lines_are_in_order_over_nodes_though_a_clock_is_an_hour_ahead(
+    make: MakeAgents, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Ranks of two nodes print in turns; a failure stands behind the stderr of its worker."""
+    agents = make(TURNS)
+    flags = ("--nnodes", "2", "--max-restarts", "1", "--redirects", "3")
+    agents.start(0, *flags)
+    argv = [sys.executable, "-c", AHEAD, "run", "--run-dir", agents.paths.root]
+    argv += ["--node-rank", "1", "--nproc-per-node", "2", *QUICK, *flags, str(agents._script)]
+    agents._run(1, argv, None)
+    assert [0, 0] == [agents.code(node) for node in range(2)]
+    capfd.readouterr()
+    assert 0 == app.run(["logs", agents.paths.root, "--attempt", "all", "--grep", "turn|luck|restart 1"])
+    lines = capfd.readouterr().out.splitlines()
+    turns = [line for line in lines if "[1:" in line]
+    assert [f"[1:rank {turn % 4}] turn {turn}" for turn in range(8)] == turns[:8]
+    assert "[1:rank 3 err] out of luck" == turns[8]
+    (restarted,) = [at for at, line in enumerate(lines) if "restart 1 of 1" in line]
+    assert restarted > lines.index(turns[8])
+    assert 8 == len([line for line in lines[restarted:] if "[2:" in line])
+    assert 0 == app.run(["logs", agents.paths.root, "--first-failure"])
+    assert ["[1:rank 3] turn 3", "[1:rank 3] turn 7", turns[8]] == capfd.readouterr().out.splitlines()
+    assert 3 == agents.entries(RoundEnded)[0].failure["rank"]
+
+
+def test_the_file_of_marks_stays_small_and_its_newest_marks_are_exact(tmp_path: Path) -> None:
+    """Ten thousand marks of a long round are thinned; the newest seconds have their own."""
+    clock, log, path = FakeClock(), tmp_path / "stdout.log", tmp_path / "n1.times"
+    log.touch()
+    with (tmp_path / "n1.log").open("ab") as agent:
+        marks = LogMarks(str(path), agent.fileno(), clock, lambda: 1)
+        marks.begin(1, 0, [str(log), ""])
+        with log.open("ab", buffering=0) as file:
+            for _ in range(10_000):
+                file.write(b"1\n")
+                clock.advance(1)
+                marks.look(clock.monotonic())
+        marks.close()
+    assert path.stat().st_size <= MOST_BYTES
+    found = [mark.sizes[0] for mark in marks_backwards(path.read_bytes()) if mark.sizes]
+    assert [20_000, 19_998, 19_996] == found[:3]
+    assert found == sorted(found, reverse=True)
+    assert 0 < found[-1] < 10_000
+    assert ["n1.log", "n1.times", "stdout.log"] == sorted(os.listdir(tmp_path))
+
+
+def test_marks_go_on_behind_a_torn_one(tmp_path: Path) -> None:
+    """The next agent of a node ends the line that a killed one has left; no mark is lost."""
+    path = tmp_path / "n1.times"
+    path.write_bytes(b"[1,5.0,0,0.0,0,1,[2,0]]\n[1,6.0,0,0.")
+    with (tmp_path / "n1.log").open("ab", buffering=0) as agent:
+        agent.write(b"a line\n")
+        marks = LogMarks(str(path), agent.fileno(), FakeClock(), lambda: 1)
+        marks.mark()
+        marks.close()
+    assert [(0, 7), (1, 1)] == [(mark.round, mark.agent) for mark in marks_backwards(path.read_bytes())]
