@@ -34,6 +34,7 @@ _GONE = (errno.ENOENT, errno.ESTALE)
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # said of directories by some file systems
 _counter = 0
 TEMPORARY = ".tmp."
+_PRIVATE = 0o600  # permissions
 _T = TypeVar("_T")
 
 
@@ -85,7 +86,7 @@ def named(path: str) -> Iterator[None]:
 
 def _write_private(path: str, data: bytes, *, durable: bool) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(path, flags, 0o600)
+    fd = os.open(path, flags, _PRIVATE)
     try:
         view = memoryview(data)
         while view:
@@ -114,7 +115,7 @@ def _close_quietly(fd: int) -> None:
 def _directory_of(path: str) -> Iterator[int]:
     """Open the directory of a file before it is changed, so that little can fail afterwards."""
     directory = os.path.dirname(path)
-    fd = retry(lambda: os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    fd = retry(lambda: os.open(directory, os.O_DIRECTORY))
     try:
         yield fd
     finally:
@@ -188,13 +189,11 @@ def _judge_link(error: OSError, private: str, path: str, *, is_last: bool) -> bo
     Raises:
         OSError: `error`, if it is neither.
     """
-    links = _links(private)
-    if links > 1:
+    if _links(private) > 1:
         return True
     if error.errno == errno.EEXIST or (error.errno == errno.EPERM and is_listed(path)):
         return False  # sshfs reports EEXIST of a link as EPERM
-    swept = error.errno == errno.ENOENT and links == 0
-    if is_last or not (swept or error.errno in _PASSING):
+    if is_last or error.errno not in (*_PASSING, errno.ENOENT):  # ENOENT: swept away
         raise error
     return None
 
@@ -202,7 +201,7 @@ def _judge_link(error: OSError, private: str, path: str, *, is_last: bool) -> bo
 def _links(path: str) -> int:
     """Return the link count as the server knows it: opening makes a client ask, `stat` may not."""
     try:
-        fd = retry(lambda: os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC))
+        fd = retry(lambda: os.open(path, os.O_NOFOLLOW))
     except OSError:
         return 0
     try:
@@ -318,7 +317,7 @@ def touch_name(directory: str, name: str) -> None:
     path = os.path.join(directory, name)
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
     with named(path):
-        _close_quietly(retry(lambda: os.open(path, flags, 0o600)))
+        _close_quietly(retry(lambda: os.open(path, flags, _PRIVATE)))
 
 
 def rename_name(directory: str, old: str, new: str) -> None:
@@ -338,7 +337,9 @@ def stir(directory: str) -> None:
     """Change a directory and change it back, so that this client reads it anew; needs no success."""
     private = private_name(directory)
     with suppress(OSError):
-        os.close(os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        os.close(
+            os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _PRIVATE)
+        )
         os.unlink(private)
 
 
@@ -417,9 +418,10 @@ def make_directories(path: str, mode: int = 0o700) -> None:
 
 def _make_all(path: str, mode: int) -> None:
     """Make a directory and those above it; unlike `os.makedirs`, all with the same permissions."""
-    missing = [path]
-    while (above := os.path.dirname(missing[-1])) not in ("", missing[-1]) and not os.path.exists(above):
+    missing, above = [path], os.path.dirname(path)
+    while above and not os.path.exists(above):
         missing.append(above)
+        above = os.path.dirname(above)
     for each in reversed(missing):
         try:
             os.mkdir(each, mode)

@@ -30,6 +30,12 @@ _LATE_LOOK_S = 0.5  # ... and looks as rarely as this
 _STEP_S = 0.03  # longer than a step: 10 ms at most on Linux servers
 _STIR_AFTER_S = 0.25  # who waits changes the directory itself after so long, so that it is read anew ...
 _STIR_EVERY_S = 1.0  # ... and again and again
+_HINTS: dict[int | None, str] = {
+    errno.ENOSPC: " (the file system is full, or out of inodes)",
+    errno.EDQUOT: " (your quota is used up)",
+    errno.EACCES: " (no permission)",
+    errno.ESTALE: " (the file server lost the file handle)",
+}
 _T = TypeVar("_T")
 
 
@@ -47,9 +53,9 @@ def record_name(number: int) -> str:
 def _let_come(path: str) -> None:
     """Wait for a name as long as a network file system may hide it, once in a process."""
     for pause_s in PAUSES_S:
-        SystemClock().sleep(pause_s)
         if os.path.lexists(path):
             return
+        SystemClock().sleep(pause_s)
 
 
 class SharedDirStore:
@@ -102,13 +108,10 @@ class SharedDirStore:
         segment = os.path.join(self.root, log, segment_name(number))
         path = os.path.join(segment, record_name(number))
         with _errors_named(segment):
-            for _ in range(2):
-                if not self._has_later(log, number):  # nor is it looked for by name, see `make_directory`
-                    return False
-                if os.path.lexists(path):
-                    return False
-                _let_come(path)
-        return True
+            if not self._has_later(log, number):  # nor is it looked for by name, see `make_directory`
+                return False
+            _let_come(path)
+            return self._has_later(log, number) and not os.path.lexists(path)
 
     def _has_later(self, log: str, number: int) -> bool:
         """Tell whether records after a number are there; a segment is made when the one before is full."""
@@ -260,10 +263,5 @@ def _errors_named(path: str) -> Iterator[None]:
     except UnfitFileError:  # it stays so, whoever waits
         raise
     except OSError as error:
-        hint = {
-            errno.ENOSPC: " (the file system is full, or out of inodes)",
-            errno.EDQUOT: " (your quota is used up)",
-            errno.EACCES: " (no permission)",
-            errno.ESTALE: " (the file server lost the file handle)",
-        }.get(error.errno or 0, "")
+        hint = _HINTS.get(error.errno, "")
         raise StoreError(f"{path}: {error.strerror}{hint}", errno=error.errno) from error

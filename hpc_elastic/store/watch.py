@@ -71,7 +71,7 @@ class Watch:
     def drain(self) -> bool:
         """Take the reports; tell whether any of them is more than a writer's private file."""
         relevant = False
-        if self._fd < 0:
+        if self._fd == _FAILED:
             return relevant
         try:
             while data := os.read(self._fd, _PIECE):
@@ -85,7 +85,7 @@ class Watch:
         clock = SystemClock()
         deadline = clock.monotonic() + seconds
         poll = select.poll()
-        if self._fd >= 0:
+        if self._fd != _FAILED:
             poll.register(self._fd, select.POLLIN)
         while (left := deadline - clock.monotonic()) > 0:
             poll.poll(math.ceil(left * _MS))
@@ -94,9 +94,9 @@ class Watch:
 
     def close(self) -> None:
         """Release the file descriptor."""
-        if self._fd >= 0:
+        if self._fd != _FAILED:
             os.close(self._fd)
-            self._fd = -1
+            self._fd = _FAILED
 
     def _add(self, path: str, mask: int) -> bool:
         wd: int = self._libc.inotify_add_watch(self._fd, os.fsencode(path), mask)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.store.files import make_directories, make_directory
+from hpc_elastic.clock import SystemClock
+from hpc_elastic.store.files import PAUSES_S, make_directories, make_directory
 from tests.store.os_calls import fail
 
 
@@ -42,12 +43,21 @@ def test_those_above_are_made_too(tmp_path: Path) -> None:
     assert [0o700, 0o700] == modes
 
 
+def test_those_above_a_relative_path_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of one from the root."""
+    monkeypatch.chdir(tmp_path)
+    make_directories("a/b/c")
+    assert (tmp_path / "a" / "b" / "c").is_dir()
+
+
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ESTALE, errno.EEXIST])
 def test_what_a_lost_race_looks_like_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """Gluster says for a moment that what another client has just made is absent, stale or in the way."""
-    path, make, answers = str(tmp_path / "a" / "b"), os.mkdir, [number, number]
+    """Gluster says for seconds that what another client has just made is absent, stale or in the way."""
+    path, make, answers = str(tmp_path / "a" / "b"), os.mkdir, [number] * len(PAUSES_S)
+    slept: list[float] = []
+    monkeypatch.setattr(SystemClock, "sleep", lambda _, seconds: slept.append(seconds))
 
     def mkdir(name: str, mode: int = 0o777) -> None:
         if name == path and answers:
@@ -58,6 +68,7 @@ def test_what_a_lost_race_looks_like_passes(
     make_directories(path)
     assert os.path.isdir(path)
     assert answers == []
+    assert list(PAUSES_S) == slept
 
 
 @pytest.mark.parametrize("below", ["", "a/b"])

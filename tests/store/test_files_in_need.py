@@ -50,6 +50,17 @@ def test_a_private_file_that_is_there_already_is_no_error(
     assert b"value" == files.read(str(tmp_path / "record"))
 
 
+@pytest.mark.parametrize("write", [files.publish_new, files.replace])
+def test_an_error_that_passes_each_time_is_one_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[str, bytes], object]
+) -> None:
+    """The file is written a few times, not for ever."""
+    fail(monkeypatch, "write", errno.ESTALE, times=20)
+    with pytest.raises(OSError, match="Stale"):
+        write(str(tmp_path / "record"), b"value")
+    assert [] == os.listdir(tmp_path)
+
+
 @pytest.mark.parametrize("call", ["write", "fsync"])
 @pytest.mark.parametrize("write", [files.publish_new, files.replace])
 def test_what_could_not_be_written_is_not_there(
@@ -157,6 +168,7 @@ def test_what_does_not_exist_is_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     assert None is files.read(str(tmp_path / "absent"))
     assert [str(tmp_path)] == listed
     assert None is files.read(str(tmp_path / "absent" / "directory"))
+    assert [str(tmp_path), str(tmp_path / "absent")] == listed
 
 
 def test_a_name_that_is_listed_and_never_found_is_nothing_in_the_end(

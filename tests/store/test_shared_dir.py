@@ -99,6 +99,18 @@ def test_who_waits_has_the_directory_read_anew(coarse_store: SharedDirStore) -> 
     assert [] == list(members.iterdir())
 
 
+def test_who_waits_changes_the_directory_once_in_a_second(
+    coarse_store: SharedDirStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at each look."""
+    clock, stirred = FakeClock(), []
+    monkeypatch.setattr(SystemClock, "monotonic", lambda _: clock.monotonic())
+    monkeypatch.setattr(Watch, "wait", lambda _, seconds: clock.advance(seconds))
+    monkeypatch.setattr(files, "stir", lambda _: stirred.append(clock.monotonic()))
+    coarse_store.wait("members", [], 20.0)
+    assert len(stirred) in (19, 20)
+
+
 def test_who_waits_for_a_moment_changes_nothing(coarse_store: SharedDirStore) -> None:
     """Nor does anybody where a directory's times are fine."""
     coarse_store.make_directory("members")
@@ -212,10 +224,18 @@ def test_a_reader_looks_for_no_segment_that_is_not_there(
     shared_dir_store.make_directory("journal")
     monkeypatch.setattr(os, "open", note)
     assert [] == shared_dir_store.read_after("journal", 0)
-    for number in range(1, 4):
+    assert ["journal"] == looked
+    for number in (1, 2):
         assert shared_dir_store.append("journal", number, b"x")
     looked.clear()
+    assert [(2, b"x")] == shared_dir_store.read_after("journal", 1)
+    assert ["000000", record_name(2)] == looked
+    assert shared_dir_store.append("journal", 3, b"x")
+    looked.clear()
     assert [] == shared_dir_store.read_after("journal", 3)
+    assert ["journal"] == looked
+    looked.clear()
+    assert not shared_dir_store.is_removed("journal", 4)
     assert ["journal"] == looked
 
 
@@ -344,6 +364,90 @@ def test_a_removed_record_is_told_from_the_next_one(
     for number in (2, 3, 5):
         os.unlink(os.path.join(shared_dir_store.root, "journal", segment_name(number), record_name(number)))
         assert shared_dir_store.is_removed("journal", number)
+
+
+def test_a_record_may_come_into_sight_late(
+    shared_dir_store: SharedDirStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked for with ever longer pauses, once in a process, before it counts as removed."""
+    store, slept, late = shared_dir_store, _note_sleeps(monkeypatch), 2
+    segment = Path(store.root, "journal", segment_name(1))
+    for number in (4, 5):
+        assert store.append("journal", number, b"x")
+    slept.clear()
+    assert store.is_removed("journal", 3)
+    assert store.is_removed("journal", 3)
+    assert list(PAUSES_S) == slept
+    slept.clear()
+
+    def sleep(_: SystemClock, seconds: float) -> None:
+        slept.append(seconds)
+        if late == len(slept):
+            (segment / record_name(1)).touch()
+
+    monkeypatch.setattr(SystemClock, "sleep", sleep)
+    assert not store.is_removed("journal", 1)
+    assert list(PAUSES_S[:late]) == slept
+
+
+def test_a_log_that_goes_while_a_record_is_waited_for_has_lost_no_record(
+    shared_dir_store: SharedDirStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without later records it is the next one."""
+    store = shared_dir_store
+    assert store.append("journal", 2, b"x")
+    journal = Path(store.root, "journal")
+    monkeypatch.setattr(SystemClock, "sleep", lambda *_: shutil.rmtree(journal, ignore_errors=True))
+    assert not store.is_removed("journal", 1)
+
+
+def test_names_of_others_are_no_later_records(
+    shared_dir_store: SharedDirStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in a log nor in its segment; nor is the record itself, listed before it can be opened."""
+    assert shared_dir_store.append("journal", 1, b"x")
+    journal = Path(shared_dir_store.root, "journal")
+    (journal / "notes").mkdir()
+    (journal / segment_name(1) / "notes").touch()
+    assert not shared_dir_store.is_removed("journal", 2)
+    real = files.list_names
+
+    def list_names(directory: str) -> list[str]:
+        found = real(directory)
+        return [*found, record_name(2)] if record_name(1) in found else found
+
+    monkeypatch.setattr(files, "list_names", list_names)
+    assert not shared_dir_store.is_removed("journal", 2)
+
+
+def test_a_record_that_others_may_write_is_refused(shared_dir_store: SharedDirStore) -> None:
+    """Nobody could tell whose it is."""
+    assert shared_dir_store.append("journal", 1, b"x")
+    Path(shared_dir_store.root, "journal", segment_name(1), record_name(1)).chmod(0o622)
+    with pytest.raises(UnfitFileError):
+        shared_dir_store.read_after("journal", 0)
+
+
+def test_a_fact_in_place_of_itself_changes_nothing(shared_dir_store: SharedDirStore) -> None:
+    """It is told already, or somebody has taken it away."""
+    shared_dir_store.make_directory("members")
+    shared_dir_store.mark("members", "m", instead_of="m")
+    assert [] == shared_dir_store.list("members")
+
+
+def test_who_waits_is_woken_by_a_change_on_this_machine(
+    shared_dir_store: SharedDirStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory is watched before it is looked at."""
+    woken: list[bool] = []
+
+    def wait(watch: Watch, _: float) -> None:
+        shared_dir_store.mark("members", "m")
+        woken.append(watch.drain())
+
+    monkeypatch.setattr(Watch, "wait", wait)
+    assert ["m"] == shared_dir_store.wait("members", [], 60.0)
+    assert [True] == woken
 
 
 def test_a_segment_without_records_is_no_end(shared_dir_store: SharedDirStore) -> None:
