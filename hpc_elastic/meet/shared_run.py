@@ -29,6 +29,7 @@ from hpc_elastic.record.journal import (
     MarkedCheckpoint,
     NeverAsked,
     NodeLeft,
+    NodeSlow,
     RanksStopped,
     RoundEnded,
     RoundFormed,
@@ -37,12 +38,20 @@ from hpc_elastic.record.journal import (
     Then,
     WarningHeld,
 )
-from hpc_elastic.record.journal import RunFacts as RunFacts  # noqa: PLC0414 - found here by others
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.record.same_failure import signature
 from hpc_elastic.record.state import RunState
 
 REREAD_BEATS = 5  # heartbeats after which a watcher reads the journal though nobody tells of news
+
+
+class RunFacts(NamedTuple):
+    """The facts of this start of the run before any record of an agent; as in `EpochStarted`."""
+
+    run_id: str
+    job_id: str = ""
+    expected: tuple[str, ...] = ()  # node names in Slurm's order; empty if nobody knows
+    batch_host: str = ""  # the node that runs the batch script, if there is one
 
 
 class Around(NamedTuple):
@@ -413,6 +422,10 @@ class SharedRun:
         """Record the stopped workers of a node (SIGSTOP), if that is not known."""
         if self.state.stopped_ranks.get(node, ()) != ranks:
             self.commit(RanksStopped(number, node, ranks))
+
+    def report_slow(self, slow: NodeSlow) -> None:
+        """Record a node whose steps take far longer than those of others; the run goes on with it."""
+        self.commit(slow)
 
     def report_warning_held(self, number: int, left_s: float, before_s: float) -> RunState:
         """Tell that the warning before the time limit has come too early.

@@ -19,6 +19,7 @@ from hpc_elastic.node.workers.local_group import LocalGroup, Results
 from hpc_elastic.record.journal import RoundFormed
 
 if TYPE_CHECKING:
+    from hpc_elastic.node.hangs.paces import PaceWatch
     from hpc_elastic.node.setup.work_log import WorkLog
 
 _TELL_OF_WORK = 2  # the first nodes of a round, which write down how far its workers are
@@ -54,6 +55,7 @@ class NodeWorkers:
         self.view = WorkerGroup(spec)
         self.telemetry = parts.telemetry(self.view, lambda: self._run.state.crashes)
         self.group: LocalGroup | None = None
+        self._paces: PaceWatch | None = None  # of this round, if its workers tick
         self.ending = WorkersEnding(parts, self.telemetry.stopping)
         self.hangs = HangGuard(parts)
         self._work: WorkLog | None = None  # of this round, if this node tells of it
@@ -162,10 +164,23 @@ class NodeWorkers:
             self._work.look(now)
         if self._parts.log.marks is not None:
             self._parts.log.marks.look(now)
+        self._look_at_paces(now)
         status = self.running.status(now)
         if status is not self._seen:
             self._see(status)
         return status
+
+    def _look_at_paces(self, now: float) -> None:
+        group = self.running
+        if self._paces is None and any(channel.ticks for channel in group.channels):
+            from hpc_elastic.node.hangs.paces import PacePlace, PaceWatch  # noqa: PLC0415 - if workers tick
+
+            is_first = group.place.group_rank == 0
+            where = self._parts.paths.paces, self._parts.run.node, group.formed.number
+            place = PacePlace(*where, group.place.base_rank, is_first)
+            self._paces = PaceWatch(place, group.channels, self._run.report_slow, now)
+        if self._paces is not None:
+            self._paces.look(now)
 
     def _see(self, status: Group) -> None:
         self._seen = status
@@ -202,6 +217,9 @@ class NodeWorkers:
         return action
 
     def _end_work(self) -> None:
+        if self._paces is not None:
+            self._paces.close()
+            self._paces = None
         if self._work is not None:
             self._work.close()
             self._work = None

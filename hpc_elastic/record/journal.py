@@ -148,15 +148,6 @@ class EpochStarted(NamedTuple):
     sizes: Sizes = ""  # how many nodes its agents were started for, MIN:MAX; empty if they may differ
 
 
-class RunFacts(NamedTuple):
-    """The facts of this start of the run before any record of an agent; as in `EpochStarted`."""
-
-    run_id: str
-    job_id: str = ""
-    expected: tuple[str, ...] = ()  # node names in Slurm's order; empty if nobody knows
-    batch_host: str = ""  # the node that runs the batch script, if there is one
-
-
 class RoundFormed(NamedTuple):
     """The membership of a round: decided once, the same for everybody."""
 
@@ -361,6 +352,17 @@ class RanksStopped(NamedTuple):
     ranks: tuple[int, ...]
 
 
+class NodeSlow(NamedTuple):
+    """The steps of a rank take far longer than those of the other nodes; the run goes on with it."""
+
+    number: int  # of the round
+    node: str
+    rank: int  # the slowest one of the node
+    step_s: float  # for which a step takes so long [s]
+    usual_s: float  # the median of the nodes [s]
+    before_s: float | None = None  # the median of this node before, in this round [s]; None: not known
+
+
 class WarningHeld(NamedTuple):
     """The warning before the time limit has come too early; workers are asked later, by the clock."""
 
@@ -437,6 +439,7 @@ Entry = (
     | NodeTaken
     | NeverAsked
     | RanksStopped
+    | NodeSlow
     | WarningHeld
     | FailedLeaving
     | FailedAlike
@@ -475,6 +478,7 @@ _KINDS: dict[str, type] = {
     "taken": NodeTaken,
     "never_asked": NeverAsked,
     "ranks_stopped": RanksStopped,
+    "slow": NodeSlow,
     "warning_held": WarningHeld,
     "failed_leaving": FailedLeaving,
     "failed_alike": FailedAlike,

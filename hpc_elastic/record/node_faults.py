@@ -21,6 +21,7 @@ from hpc_elastic.record.journal import (
     EpochStarted,
     FailedAlike,
     Member,
+    NodeSlow,
     NodeTaken,
     NodeUnfit,
     Record,
@@ -206,8 +207,8 @@ def _is_same_start(old: Member, old_epoch: Epoch, new: Member, new_epoch: Epoch)
 
 def _faults(state: RunState, record: Record, loop: _Loop, hangs: _Hangs) -> Iterator[tuple[str, Fault, str]]:
     entry = record.entry
-    if isinstance(entry, NodeUnfit):
-        yield entry.node, Fault.UNFIT, entry.reason
+    if isinstance(entry, NodeUnfit | NodeSlow):
+        yield entry.node, *_by_its_record(entry)
     elif isinstance(entry, RoundFormed):
         for node in _not_called_away(state, entry.lost):
             if node not in state.lost:
@@ -217,6 +218,18 @@ def _faults(state: RunState, record: Record, loop: _Loop, hangs: _Hangs) -> Iter
     elif isinstance(entry, Drained) and entry.cause is Cause.JOIN_TIMEOUT:
         for node in absent_nodes(entry.missing, state.expected):
             yield node, Fault.ABSENT, "no agent came from it"
+
+
+def _by_its_record(entry: NodeUnfit | NodeSlow) -> tuple[Fault, str]:
+    if isinstance(entry, NodeUnfit):
+        return Fault.UNFIT, entry.reason
+    return Fault.SLOW, slow_text(entry)
+
+
+def slow_text(entry: NodeSlow) -> str:
+    """Return how much longer the steps of a slow node take."""
+    own = "" if entry.before_s is None else f"; {entry.before_s:.3g} s there before"
+    return f"a step of rank {entry.rank} takes {entry.step_s:.3g} s, on most nodes {entry.usual_s:.3g} s{own}"
 
 
 def _not_called_away(state: RunState, nodes: Iterable[str]) -> list[str]:

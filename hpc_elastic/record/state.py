@@ -28,6 +28,7 @@ from hpc_elastic.record.journal import (
     HangSuspected,
     NeverAsked,
     NodeLeft,
+    NodeSlow,
     NodeTaken,
     NodeUnfit,
     Note,
@@ -92,6 +93,7 @@ class RunFields(NamedTuple):
     progress: Progress = Progress()  # of the starts of this submission
     never_asks: bool = False  # the workers of this submission do not ask whether to stop
     stopped_ranks: Mapping[str, tuple[int, ...]] = {}  # by node, that stand still by a signal in this round
+    slow: Mapping[str, NodeSlow] = {}  # by node, in this round
     held_warning: WarningHeld | None = None  # the last one that came too early in this round
     taken: frozenset[int] = frozenset()  # losses of nodes, by their record, that Slurm was told to take
     failed_leaving: tuple[FailedLeaving, ...] = ()  # workers that failed as this epoch was left
@@ -259,6 +261,7 @@ def _round(state: RunState, entry: RoundFormed) -> RunState:
         explained=None,
         stop_step=None,
         hang=None,
+        slow={},
         held_warning=None,
         lost=lost - back,
         unfit={node: reason for node, reason in state.unfit.items() if node not in back},
@@ -380,6 +383,16 @@ def _ranks_stopped(state: RunState, entry: RanksStopped) -> RunState:
         return state
     others = {node: ranks for node, ranks in state.stopped_ranks.items() if node != entry.node}
     return state._replace(stopped_ranks={**others, entry.node: entry.ranks} if entry.ranks else others)
+
+
+def _slow(state: RunState, entry: NodeSlow) -> RunState:
+    running = state.running
+    is_late = running is None or running.number != entry.number
+    return (
+        state
+        if is_late or entry.node in state.slow
+        else state._replace(slow={**state.slow, entry.node: entry})
+    )
 
 
 def _warning_held(state: RunState, entry: WarningHeld) -> RunState:
@@ -524,6 +537,7 @@ _APPLY: dict[type, Callable[[RunState, Any], RunState]] = {
     NodeTaken: _taken,
     NeverAsked: _never_asked,
     RanksStopped: _ranks_stopped,
+    NodeSlow: _slow,
     WarningHeld: _warning_held,
     FailedLeaving: _failed_leaving,
     FailedAlike: _failed_alike,

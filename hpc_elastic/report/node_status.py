@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from hpc_elastic.errors import InputError
 from hpc_elastic.meet.member_names import natural
 from hpc_elastic.record.journal import NodeUnfit, Record, RoundFormed
+from hpc_elastic.record.node_faults import slow_text
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client import hostlist
 
@@ -19,7 +20,7 @@ def node_facts(
     records: Iterable[Record] = (),
     forgiven: Collection[str] = (),
 ) -> list[tuple[str, str]]:
-    """Return labels and texts about nodes that stay out of a run, or did in an earlier start of it.
+    """Return labels and texts about nodes that stay out of a run or did in an earlier start, or are slow.
 
     Args:
         state: the run.
@@ -28,6 +29,7 @@ def node_facts(
         forgiven: the nodes that nothing is held against any more.
     """
     facts = [("unfit", f"{node}: {state.unfit[node]}") for node in sorted(state.unfit, key=natural)]
+    facts += [("slow", f"{node}: {slow_text(state.slow[node])}") for node in sorted(state.slow, key=natural)]
     earlier = _unfit_before(records, state)
     facts += [
         ("unfit", f"{node}, in an earlier start: {earlier[node]}") for node in sorted(earlier, key=natural)

@@ -26,6 +26,7 @@ from hpc_elastic.record.journal import (
     HangSuspected,
     NeverAsked,
     NodeLeft,
+    NodeSlow,
     NodeTaken,
     NodeUnfit,
     Note,
@@ -44,6 +45,7 @@ from hpc_elastic.record.journal import (
     Then,
     WarningHeld,
 )
+from hpc_elastic.record.node_faults import slow_text
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.state import NO_EPOCH, RunState, apply
 from hpc_elastic.record.why_left import EarlyNotice, asked_text, requeued_for, who_asked
@@ -379,6 +381,10 @@ def stopped_ranks_text(node: str, ranks: Sequence[int]) -> str:
     return f"{word} {told} on {node} {they} stopped (SIGSTOP): the others wait for {them}"
 
 
+def _node_slow(entry: NodeSlow, _before: RunState, _span_s: float | None) -> str:
+    return f"{entry.node} is slow: {slow_text(entry)}"
+
+
 def _warning_held(entry: WarningHeld, _before: RunState, _span_s: float | None) -> str:
     return f"{entry.node} was warned {EarlyNotice(entry.left_s, entry.before_s).text}"
 
@@ -425,6 +431,7 @@ _TEXTS: dict[type, _Text] = {
     NodeTaken: _node_taken,
     NeverAsked: _never_asked,
     RanksStopped: _ranks_stopped,
+    NodeSlow: _node_slow,
     WarningHeld: _warning_held,
     FailedLeaving: _failed_leaving,
     FailedAlike: _failed_alike,

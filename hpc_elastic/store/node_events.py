@@ -17,6 +17,7 @@ class Fault(str, Enum):
     WEDGE = "wedge"  # workers hang in the kernel (state D)
     HANG = "hang"  # its workers were the odd ones out in a hang
     CRASH_LOOP = "crash_loop"  # workers failed there again and again
+    SLOW = "slow"  # its workers took far longer for a step than those of other nodes
     SUSPECTED = "suspected"  # by the user
     FORGIVEN = "forgiven"  # by the user: what was before does not count
 

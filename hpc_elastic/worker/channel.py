@@ -39,7 +39,12 @@ _HANG = 265  # whether a drill wants the worker to hang; 0 at first
 _TOTAL = 267  # steps of the whole run; 0: the worker has not told them
 _SAVING = 266  # for how long the worker has stood still to save [ns]; 0 at first
 _RESCUE_SIGNAL = 268  # on which the worker keeps its state in the node's memory; 0 at first, and when it has
+_TICKED_AT, _COMPUTED = (
+    269,
+    270,
+)  # when the worker ticked last, its time in `COMPUTE` [ns]; 0 first
 _NS = 1_000_000_000
+COMPUTE = "compute"  # the section around the part of a step in which a rank waits for no other one
 
 
 class Section(NamedTuple):
@@ -160,11 +165,27 @@ class Channel:
         """How often the worker has ticked: its sign of life."""
         return self._slots[_TICKS]
 
-    def tick(self, step: int) -> None:
-        """Publish a completed step (worker)."""
+    def tick(self, step: int, at: float = 0.0) -> None:
+        """Publish a completed step (worker).
+
+        Args:
+            step: the step.
+            at: the node's monotonic time [s].
+        """
         slots = self._slots
         slots[_LAST_STEP] = step
+        slots[_TICKED_AT] = int(at * _NS)
         slots[_TICKS] += 1
+
+    @property
+    def pace(self) -> tuple[int, float, float]:
+        """How often the worker has ticked, when it did last, and for how long it was in `COMPUTE` [s]."""
+        slots = self._slots
+        return slots[_TICKS], slots[_TICKED_AT] / _NS, slots[_COMPUTED] / _NS
+
+    def add_computed(self, seconds: float) -> None:
+        """Add the time of a section `COMPUTE` (worker)."""
+        self._slots[_COMPUTED] += int(seconds * _NS)
 
     @property
     def stop_bound(self) -> int:

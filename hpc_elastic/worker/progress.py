@@ -12,7 +12,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import checkpoints
 from hpc_elastic.record.checkpoints import Checkpoint, MarkName
 from hpc_elastic.worker.atomic import AtomicWrite
-from hpc_elastic.worker.channel import Channel, ChannelError, section_name
+from hpc_elastic.worker.channel import COMPUTE, Channel, ChannelError, section_name
 from hpc_elastic.worker.critical_section import CriticalDepth, CriticalSection
 from hpc_elastic.worker.sections import Block
 from hpc_elastic.worker.stacks import arm
@@ -91,7 +91,7 @@ class WorkerProgress:
         step = _whole("step", step, 0)
         self._ticked = step, self._clock.monotonic()
         if self._channel is not None:
-            self._channel.tick(step)
+            self._channel.tick(step, self._ticked[1])
             if self._channel.hang:
                 self._hang_for_a_drill(self._channel)
 
@@ -123,7 +123,7 @@ class WorkerProgress:
                 fix="give a positive number of seconds, or leave it out",
             )
         limit_ms = 0 if timeout is None else max(1, round(timeout * 1000))
-        return Block(self._channel, section_name(name), limit_ms)
+        return Block(self._channel, section_name(name), limit_ms, self._clock if name == COMPUTE else None)
 
     def should_stop(self) -> bool:
         """Answer True from the agreed stop step on, False before and without an agent."""

@@ -30,6 +30,7 @@ from hpc_elastic.record.journal import (
     Member,
     NeverAsked,
     NodeLeft,
+    NodeSlow,
     NodeTaken,
     NodeUnfit,
     Note,
@@ -85,6 +86,7 @@ _REQUEUED = (
     StopAgreed(2, 12),
     NeverAsked(2),
     RanksStopped(2, "node2", (3,)),
+    NodeSlow(2, "n1", 1, 1.5, 1.0, 1.1),
     WarningHeld(2, "n1", 118.0, 30.0),
     FailedLeaving(E0, 2, "n1", _FAILURE),
     NodeTaken(E0, "n3", "it is down by hand", 2),
@@ -161,6 +163,7 @@ def files_of(story: str, *, mode: str = "step") -> Files:
         "nodes/batch.beat": b"12\n",
         "nodes/n1.7.held": b"a critical section\n",
         "nodes/n1.7+2.json": json.dumps([list(_MEMBERS[0]), "n1", "10.0.0.1", 1234]).encode(),
+        "paces/n1+2+7+1500000+1+1100000": b"",
         "account/n1.log": b"".join(map(encode_fact, FACTS)),
         "timeouts/n1.json": json.dumps(
             hang_times.encode({"step": hang_times.Length(1.5, 30)}, (0,))

@@ -25,6 +25,7 @@ from hpc_elastic.record.journal import (
     Member,
     NeverAsked,
     NodeLeft,
+    NodeSlow,
     NodeTaken,
     NodeUnfit,
     Note,
@@ -121,6 +122,9 @@ entries: st.SearchStrategy[Entry] = st.one_of(
     st.builds(NeverAsked, rounds),
     st.builds(RanksStopped, rounds, nodes, st.lists(small, max_size=3).map(tuple)),
     st.builds(WarningHeld, rounds, nodes, st.floats(0, 1e6), st.floats(0, 1e6)),
+    st.builds(
+        NodeSlow, rounds, nodes, small, st.floats(0, 1e6), st.floats(0, 1e6), st.none() | st.floats(0, 1e6)
+    ),
     st.builds(NodeTaken, epochs, nodes, text, small),
     st.builds(FailedLeaving, epochs, rounds, nodes, st.just({"rank": 1, "exitcode": 3})),
     st.builds(FailedAlike, epochs, rounds, nodes),

@@ -17,7 +17,7 @@ from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import latest, newest_step, save_times
 from hpc_elastic.record.checkpoints import read_facts as read_checkpoint
-from hpc_elastic.record.journal import Cause, RoundEnded, RoundFormed
+from hpc_elastic.record.journal import Cause, NodeSlow, Record, RoundEnded, RoundFormed
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.same_failure import signature
 from hpc_elastic.record.save_interval import SaveTimes, best_interval_s, disturbances
@@ -70,6 +70,7 @@ class Explanation(NamedTuple):
     stops: tuple[StopFact, ...]  # oldest first
     earlier: int  # stops before these, which are not named one by one
     advice: tuple[AdviceFact, ...]
+    slow: tuple[Record, ...] = ()  # that name a slow node, the oldest first
 
 
 def history_of(run: RunFiles, now: float | None) -> History:
@@ -92,7 +93,8 @@ def explanation_of(run: RunFiles, now: float | None) -> Explanation:
     groups = _alike(account.stops)
     shown = tuple(_with_evidence(run.paths, group) for group in groups[-MOST_STOPS:])
     earlier = sum(group.times for group in groups) - sum(group.times for group in shown)
-    return Explanation(account, shown, earlier, tuple(_advice(run, account, groups)))
+    slow = tuple(record for record in run.records if isinstance(record.entry, NodeSlow))
+    return Explanation(account, shown, earlier, tuple(_advice(run, account, groups)), slow)
 
 
 def _alike(stops: Sequence[StopCost]) -> list[StopFact]:

@@ -10,6 +10,8 @@ from hpc_elastic.account.account import Account, StartAccount, seconds_of_nodes
 from hpc_elastic.account.spans import Bucket
 from hpc_elastic.clock import date_text
 from hpc_elastic.meet.member_names import natural
+from hpc_elastic.record.journal import NodeSlow, Record
+from hpc_elastic.record.node_faults import slow_text
 from hpc_elastic.report.explain.facts import Explanation
 from hpc_elastic.report.explain.words import cause_of, share_text, times_text
 from hpc_elastic.report.timeline import names_text, span_text
@@ -35,6 +37,7 @@ def tables_of(found: Explanation) -> list[ReportTable]:
         ReportTable("Starts of the job", _OF_STARTS, tuple(_starts(account.starts))),
         ReportTable("What stopped the run, by cause", _OF_CAUSES, tuple(_causes(account))),
         ReportTable("The newest stops", _OF_STOPS, tuple(_stops(found))),
+        ReportTable("Slow nodes", ("when", "node", "round", "steps"), tuple(_slow(found.slow))),
         ReportTable("Nodes", ("node", "training", "down", "spare", "not in the job"), tuple(_nodes(account))),
     ]
     return [table for table in tables if table.rows]
@@ -78,6 +81,13 @@ def _stops(found: Explanation) -> Iterator[tuple[str, ...]]:
     for stop in reversed(found.stops):
         when, cost = date_text(stop.last.at), span_text(stop.seconds)
         yield when, str(stop.times), cause_of(stop), cost, str(stop.lost_steps), stop.evidence
+
+
+def _slow(records: Sequence[Record]) -> Iterator[tuple[str, ...]]:
+    for record in records[-_MOST_NODES:]:
+        if isinstance(record.entry, NodeSlow):
+            entry = record.entry
+            yield date_text(record.at), entry.node, str(entry.number), slow_text(entry)
 
 
 def _nodes(account: Account) -> Iterator[tuple[str, ...]]:

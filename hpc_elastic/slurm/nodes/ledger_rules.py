@@ -20,6 +20,7 @@ SEVERITY: Mapping[Fault, float] = {
     Fault.WEDGE: 2.0,
     Fault.HANG: 0.4,  # alone it proves little: the second one within a while does
     Fault.CRASH_LOOP: 0.4,
+    Fault.SLOW: 0.0,  # for people: it never leaves a node out
     Fault.SUSPECTED: 4.0,
     Fault.FORGIVEN: 0.0,
 }
@@ -47,7 +48,7 @@ class NodeStanding(NamedTuple):
     host: str
     score: float
     is_suspect: bool
-    last: NodeEvent  # the newest event
+    last: NodeEvent  # the newest event; that it was slow only if there is no other
     events: int  # that count
     until: float | None = None  # when it is no longer suspect if nothing happens [s since the epoch]
 
@@ -78,7 +79,8 @@ def _standing(host: str, events: Sequence[NodeEvent], now: float, rules: Rules) 
     score = sum(SEVERITY[event.fault] * 0.5 ** (max(now - event.at, 0) / rules.half_life) for event in mine)
     is_suspect = score >= rules.threshold
     until = now + rules.half_life * math.log2(score / rules.threshold) if is_suspect else None
-    return NodeStanding(host, score, is_suspect, events[-1], len(mine), until)
+    last = ([event for event in events if event.fault is not Fault.SLOW] or events)[-1]
+    return NodeStanding(host, score, is_suspect, last, len(mine), until)
 
 
 class WantedNodes(NamedTuple):

@@ -161,7 +161,7 @@ def _check_command(kind: str, command: str | None, without: str) -> list[str]:
     Args:
         kind: the command; its setting is called so.
         command: the command; None if there is none.
-        without: what happens on a node where the program is not there either.
+        without: the consequence on a node that has no such program.
 
     Returns:
         A warning if the program is not here; the nodes may have it.
