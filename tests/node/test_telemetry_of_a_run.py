@@ -96,6 +96,49 @@ def test_prometheus(one_crash: Agents, tmp_path: Path) -> None:
         assert f"hpc_elastic_workers_default_healthy{{{labels}}} 0.0" in text
 
 
+DASHBOARD = Path(__file__).parents[2] / "docs" / "how-to" / "grafana.json"
+
+
+def test_the_dashboard_shows_metrics_that_agents_write(one_crash: Agents, tmp_path: Path) -> None:
+    """Each panel of the dashboard for Grafana, and each of its labels and variables."""
+    run_two(one_crash, {"HPC_ELASTIC_METRICS": f"prometheus:{tmp_path}/{{node}}.prom"})
+    written = "".join(file.read_text() for file in sorted(tmp_path.glob("*.prom")))
+    samples = dict(re.findall(r"^(\w+)\{([^}]*)\}", written, re.MULTILINE))
+    found = json.loads(DASHBOARD.read_text())
+    variables = {one["name"]: one for one in found["templating"]["list"]}
+    queries = [one["query"] for one in variables.values() if one["type"] == "query"]
+    queries += [target["expr"] for panel in found["panels"] for target in panel["targets"]]
+    assert len(queries) >= len(found["panels"]) + 2
+    for query in queries:
+        names = re.findall(r"hpc_elastic_\w+", query)
+        assert names
+        labels = set(re.findall(r"(\w+)=", samples[names[0]]))
+        assert set(names) <= set(samples)
+        assert set(re.findall(r"(\w+)=~", query)) <= labels
+        assert set(re.findall(r"\$(\w+)", query)) <= set(variables)
+        assert not query.startswith("label_values") or query.rpartition(", ")[2].strip(")") in labels
+
+
+def test_the_dashboard_is_one_that_grafana_can_import() -> None:
+    """It has the fields of Grafana's schema; panels lie side by side in 24 columns."""
+    found = json.loads(DASHBOARD.read_text())
+    assert {"title": str, "uid": str, "schemaVersion": int, "panels": list, "templating": dict} == {
+        name: type(found[name]) for name in ("title", "uid", "schemaVersion", "panels", "templating")
+    }
+    panels = found["panels"]
+    assert len(panels) == len({panel["id"] for panel in panels})
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        assert panel["type"] in {"stat", "timeseries"}
+        assert {"type": "prometheus", "uid": "${datasource}"} == panel["datasource"]
+        assert len(panel["targets"]) == len({target["refId"] for target in panel["targets"]})
+        at = panel["gridPos"]
+        cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+        assert not cells & taken
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+
+
 def test_prometheus_while_the_workers_run(make: MakeAgents, tmp_path: Path) -> None:
     """What was put last is in the file though nothing is put for long."""
     agents = make("import time; time.sleep(600)")
