@@ -161,8 +161,8 @@ class ProcessGroup(PContext):
         Stops no process and never blocks.
         """
         self._look_at_preloader()
-        may_have_ended = self._reaper.reap_adopted()
-        if may_have_ended or self._is_ended or not self._are_children:
+        shows_exits = self._are_children and not self._is_ended
+        if self._reaper.reap_adopted() or not shows_exits:
             return self._result()
         return None
 

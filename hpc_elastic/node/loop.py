@@ -7,11 +7,13 @@ import os
 import select
 import signal
 import threading
+from collections import deque
 from collections.abc import Iterable
 from types import FrameType
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.why_left import Notice
 from hpc_elastic.store.shared_dir import segment_name
 from hpc_elastic.store.watch import Watch
 
@@ -21,7 +23,7 @@ _POLL_WAKES = select.POLLIN | select.POLLERR | select.POLLHUP
 class EventLoop:
     """One thread sleeping in one place.
 
-    Signal handlers do nothing but note the signal; the loop acts on it.
+    Signal handlers and other threads do nothing but note the signal or the notice; the loop acts on it.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -30,6 +32,7 @@ class EventLoop:
         self._watch_fd = self.watch.fileno()
         self.signals: list[int] = []  # noted and not yet acted on
         self.last_signal: int | None = None
+        self.notices: deque[Notice] = deque()  # of Slurm: come and not yet acted on
         self.turned_at = clock.monotonic()  # when it last began to wait or woke up [s]
         self._is_waiting = False
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -80,6 +83,11 @@ class EventLoop:
         """Make the current or the next wait end at once; may be called from any thread."""
         with contextlib.suppress(BlockingIOError):  # full: it wakes anyway
             os.write(self._writer, b"\0")
+
+    def hear(self, notice: Notice) -> None:
+        """Note a notice of Slurm and wake; may be called from any thread."""
+        self.notices.append(notice)
+        self.wake()
 
     def _something_happened(self, ready: list[tuple[int, int]]) -> bool:
         """Take the report of poll; False if it was only a writer's private file."""

@@ -160,7 +160,7 @@ class NodeWorkers:
 
     def status(self, now: float) -> Group:
         """Look at the processes without blocking."""
-        if self._work is not None:
+        if self._work is not None and self._seen is not None and not self._seen.is_gone:
             self._work.look(now)
         if self._parts.log.marks is not None:
             self._parts.log.marks.look(now)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from hpc_elastic.meet.rules import is_proposer, node_of
+from hpc_elastic.meet.rules import node_of
 from hpc_elastic.record.journal import Asked, Cause, Decision, DrainExplained, DrainRequested, Epoch
 from hpc_elastic.record.state import RunState
 from hpc_elastic.settings.of_run import RunSettings
@@ -209,7 +209,13 @@ class DrainStep(NamedTuple):
 
 
 def drain_step(
-    progress: DrainProgress, state: RunState, times: DrainTimes, *, me: str, bound: int | None, now: float
+    progress: DrainProgress,
+    state: RunState,
+    times: DrainTimes,
+    *,
+    proposes: bool,
+    bound: int | None,
+    now: float,
 ) -> DrainStep:
     """Return the next acts of a node in a drain.
 
@@ -217,16 +223,17 @@ def drain_step(
         progress: of this node.
         state: the run, with a round and a drain.
         times: of this node's workers.
-        me: this agent's node_id.
-        bound: the first step at which all ranks of this node can stop; None: not known yet.
+        proposes: whether this node is one of those that compute the common step.
+        bound: the first step at which all ranks of this node can stop; None: not known yet, or published.
         now: monotonic time [s].
     """
     agreed = state.stop_step
-    formed = state.running if agreed is None and bound is not None else None  # with a step to agree on
+    is_open = agreed is None and state.running is not None  # there is a step to agree on
+    has_bound = progress.has_told or bound is not None
     never_asks = agreed == NO_STEP
     return DrainStep(
-        tells=bound if formed is not None and not progress.has_told else None,
-        proposes=formed is not None and is_proposer(formed, me),
+        tells=bound if is_open and not progress.has_told else None,
+        proposes=is_open and has_bound and proposes,
         stop_after=agreed,
         signals=never_asks and not progress.has_signalled,
         stop_now=(never_asks and not times.unasked.runs_on) or progress.is_over(now),

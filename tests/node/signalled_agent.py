@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +38,7 @@ class Agent:
         self.clock = FakeClock()
         self._pending: list[int] = []
         self.said: list[str] = []
-        self.notices: list[Notice] = []
+        self.notices: deque[Notice] = deque()
         self.later: list[Notice] = []  # what comes while it waits
         self.waited: list[float] = []
         self.asked: list[tuple[float, bool]] = []
@@ -46,12 +47,15 @@ class Agent:
         pair = together(node_maker(MemoryStore(), self.clock), self.clock)
         node, self.other = reversed(pair) if changes.get("is_second") else pair
         self.run = node.run
+        self.loop = SimpleNamespace(
+            take_signals=self._take_signals, wait=self._wait, signals=(), notices=self.notices
+        )
         parts: Any = SimpleNamespace(
             rendezvous=node,
             clock=self.clock,
             paths=RunPaths(tmp_path),
             log=SimpleNamespace(say=self.said.append),
-            loop=SimpleNamespace(take_signals=self._take_signals, wait=self._wait, signals=()),
+            loop=self.loop,
             times=AgentTimes(drain=changes.get("drain", DrainTimes()), exit_barrier=2.0),
             signals=SignalMeanings(),
             run=SimpleNamespace(node="n1"),
@@ -84,10 +88,6 @@ class Agent:
 
     def begin(self, *, is_first: bool) -> None:
         """Listen."""
-
-    def take(self) -> Notice | None:
-        """Return the next notice."""
-        return self.notices.pop(0) if self.notices else None
 
     def ask_why(self, signalled_at: float, *, is_warning: bool) -> None:
         """Note it."""

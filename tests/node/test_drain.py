@@ -257,10 +257,6 @@ class Counted:
         """Note it."""
         self._told.append(f"begin {is_first}")
 
-    def take(self) -> None:
-        """Note it."""
-        self._told.append("take")
-
     def ask_why(self, signalled_at: float, *, is_warning: bool) -> None:
         """Note it."""
         self._told.append(f"why {signalled_at} {is_warning}")
@@ -284,14 +280,12 @@ def test_who_asks_slurm_is_made_when_it_is_needed() -> None:
 
     idle = LaterNotices(make, is_alone=False)
     idle.begin(is_first=False)
-    idle.take()
     idle.close()
     assert [] == told
     idle.ask_why(7.0, is_warning=True)
     idle.begin(is_first=False)
-    idle.take()
     idle.close()
-    assert ["made", "why 7.0 True", "begin False", "take", "close"] == told
+    assert ["made", "why 7.0 True", "begin False", "close"] == told
     told.clear()
     LaterNotices(make, is_alone=True).begin(is_first=False)
     LaterNotices(make, is_alone=False).begin(is_first=True)
@@ -404,9 +398,9 @@ def test_a_time_that_slurm_does_not_change_stays(times: DrainTimes, left_s: floa
 def test_what_this_node_was_asked_for_and_the_journal_both_count() -> None:
     """The nearer of the two deadlines holds."""
     (drain, _, workers), _ = drains(left_s=60.0)
-    drain.heed(StopRequest(Cause.PREEMPTION, "SIGTERM", 150.0))
+    drain.heed(StopRequest(Cause.PREEMPTION, "SIGTERM", 150.0), 100.0)
     drain.step(100.0)
-    drain.heed(StopRequest(Cause.PREEMPTION, "SIGTERM", 170.0))
+    drain.heed(StopRequest(Cause.PREEMPTION, "SIGTERM", 170.0), 100.0)
     assert [150.0, 150.0, 160.0] == workers.until
 
 
@@ -459,34 +453,37 @@ TOLD = DrainProgress(Cause.PREEMPTION, agreed=50.0, has_told=True)
 
 
 @pytest.mark.parametrize(
-    ("agreed", "bound", "me", "now", "expected"),
+    ("agreed", "bound", "proposes", "now", "expected"),
     [
-        (None, None, "n0.1", 1.0, DrainStep()),
-        (None, 7, "n4.1", 1.0, DrainStep()),
-        (None, 7, "n0.1", 1.0, DrainStep(proposes=True)),
-        (9, 7, "n0.1", 1.0, DrainStep(stop_after=9)),
-        (9, 7, "n0.1", 50.0, DrainStep(stop_after=9, stop_now=True)),
-        (None, 7, "n0.1", 50.0, DrainStep(proposes=True, stop_now=True)),
-        (-1, 7, "n0.1", 1.0, DrainStep(stop_after=-1, signals=True, stop_now=True)),
+        (None, None, True, 1.0, DrainStep()),
+        (None, 7, False, 1.0, DrainStep(tells=7)),
+        (None, 7, True, 1.0, DrainStep(tells=7, proposes=True)),
+        (9, None, True, 1.0, DrainStep(stop_after=9)),
+        (9, None, True, 50.0, DrainStep(stop_after=9, stop_now=True)),
+        (None, 7, True, 50.0, DrainStep(tells=7, proposes=True, stop_now=True)),
+        (-1, None, True, 1.0, DrainStep(stop_after=-1, signals=True, stop_now=True)),
     ],
     ids=["too early", "last node", "first node", "agreed", "over", "not agreed in time", "never asks"],
 )
 def test_a_drain_step_follows_from_the_facts(
-    agreed: int | None, bound: int | None, me: str, now: float, expected: DrainStep
+    agreed: int | None, bound: int | None, proposes: bool, now: float, expected: DrainStep
 ) -> None:
-    """One of the first three nodes proposes the common step; all stop after it, or when the time is over."""
-    state = stopping(agreed)
-    assert expected == drain_step(TOLD, state, DrainTimes(), me=me, bound=bound, now=now)
-    own = drain_step(TOLD._replace(has_told=False), state, DrainTimes(), me=me, bound=bound, now=now)
-    assert expected._replace(tells=bound if agreed is None else None) == own
+    """One of the first three nodes proposes the common step; all stop after it, or when the time is over.
+
+    A node that has published its step goes on in the same way, and publishes it once.
+    """
+    state, times, untold = stopping(agreed), DrainTimes(), TOLD._replace(has_told=False)
+    assert expected == drain_step(untold, state, times, proposes=proposes, bound=bound, now=now)
+    later = drain_step(TOLD, state, times, proposes=proposes, bound=None, now=now)
+    assert expected._replace(tells=None, proposes=agreed is None and proposes) == later
 
 
 def test_workers_that_run_on_are_signalled_and_not_ended() -> None:
     """Until their time is over; the signal comes once."""
     times, state = DrainTimes(unasked=Unasked(runs_on=True)), stopping(-1)
-    now_or_later = [drain_step(TOLD, state, times, me="n0.1", bound=None, now=now) for now in (1.0, 50.0)]
+    now_or_later = [drain_step(TOLD, state, times, proposes=True, bound=None, now=now) for now in (1.0, 50.0)]
     assert [(True, False), (True, True)] == [(step.signals, step.stop_now) for step in now_or_later]
-    again = drain_step(TOLD._replace(has_signalled=True), state, times, me="n0.1", bound=None, now=2.0)
+    again = drain_step(TOLD._replace(has_signalled=True), state, times, proposes=True, bound=None, now=2.0)
     assert not again.signals
 
 

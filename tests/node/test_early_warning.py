@@ -24,15 +24,21 @@ PREEMPTED = Notice(Cause.PREEMPTION, "preempted, with grace", explains=True)
 
 
 class Late(Agent):
-    """One whose question is answered just after it has looked for answers."""
+    """One whose question is answered just before the loop looks whether it is."""
 
-    def take(self) -> Notice | None:
-        """Return the next notice."""
-        told = super().take()
-        if told is None and self.later:
-            self.notices.append(self.later.pop())
-            self.is_asking = False
-        return told
+    _is_asking = False
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether the question is open; the answer that is next comes now."""
+        came, self.later = self.later, []
+        self.notices += came
+        self._is_asking = self._is_asking and not came
+        return self._is_asking
+
+    @is_asking.setter
+    def is_asking(self, is_asking: bool) -> None:
+        self._is_asking = is_asking
 
 
 def warned(tmp_path: Path, **changes: object) -> Agent:

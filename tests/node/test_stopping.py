@@ -168,7 +168,7 @@ def test_of_two_agents_on_the_node_that_asks_for_a_drain_one_asks_slurm() -> Non
 def test_no_step_is_agreed_on_in_a_round_that_is_over() -> None:
     """Its workers stop for another reason."""
     over = after(start(), formed(1), drain(), crash(1))
-    step = drain_step(DrainProgress(), over, DrainTimes(), me="n1.1", bound=5, now=NOW)
+    step = drain_step(DrainProgress(), over, DrainTimes(), proposes=True, bound=5, now=NOW)
     assert (None, False) == (step.tells, step.proposes)
 
 
@@ -269,6 +269,7 @@ class Ending:
         signalled: Any = SimpleNamespace(wish=wish, end_sooner=lambda: self.calls.append("sooner"))
         self.stopping = Stopping(parts, workers, signalled, reports)
         self.group: Any = SimpleNamespace(
+            formed=formed(1),
             is_stopping=True,
             request_drain=lambda _now: None,
             set_until=lambda _until: None,

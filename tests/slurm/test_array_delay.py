@@ -110,12 +110,12 @@ def test_a_task_reads_why_slurm_has_put_it_back(paths: RunPaths) -> None:
     slurm = Slurm(BACK, **WAITS)
     watch = TaskWatch(paths, ENV, WatchOptions(), slurm, loop, pauses_s=())
     watch.ask_why(loop_time := SystemClock().monotonic(), is_warning=False)
-    assert "the job is requeued: preempted" in heard(watch).detail
+    assert "the job is requeued: preempted" in heard(loop).detail
     wait_answered(watch)
     with log.open("a") as file:
         file.write("*** JOB 8 ON n1 CANCELLED AT 2026-11-21T21:00:00 DUE TO JOB REQUEUE ***\n")
     watch.ask_why(loop_time, is_warning=False)
-    told = heard(watch)
+    told = heard(loop)
     assert (Cause.REQUEUE, "the job is requeued by hand (scontrol requeue)") == (told.cause, told.detail)
     watch.close()
     loop.close()
@@ -142,7 +142,7 @@ def test_the_reason_may_be_written_a_moment_after_the_requeue(
     watch = TaskWatch(paths, ENV, WatchOptions(), slurm, loop, pauses_s=())
     watch.ask_why(SystemClock().monotonic(), is_warning=False)
     assert watch.is_asking
-    assert (Cause.NODE_LOSS, 2) == (heard(watch).cause, len(looks))
+    assert (Cause.NODE_LOSS, 2) == (heard(loop).cause, len(looks))
     wait_answered(watch)
     watch.close()
     loop.close()
@@ -157,11 +157,11 @@ def wait_answered(watch: TaskWatch) -> None:
         clock.sleep(0.01)
 
 
-def heard(watch: TaskWatch) -> Notice:
+def heard(loop: EventLoop) -> Notice:
     """Return the next notice."""
     clock = SystemClock()
     give_up_at = clock.monotonic() + LIMIT_S
-    while (told := watch.take()) is None:
+    while not loop.notices:
         assert clock.monotonic() < give_up_at
         clock.sleep(0.01)
-    return told
+    return loop.notices.popleft()

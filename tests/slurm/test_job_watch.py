@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -100,15 +101,25 @@ class Heard:
         **place: object,
     ) -> None:
         self._woken = threading.Semaphore(0)
+        self._notices: deque[Notice] = deque()
         self.held_up = 0.0
         self.slurm = slurm
         job = JobPlace(paths, "7", 0, ("n1", "n2"), None)._replace(**place)  # type: ignore[arg-type]
         options = WatchOptions(warning_s=warning_s, node_drain=True)
         self.watch = JobWatch(job, options, slurm, clock or SystemClock(), self)
 
-    def wake(self) -> None:
-        """Take note that there is a notice."""
+    def hear(self, notice: Notice) -> None:
+        """Take note of a notice."""
+        self._notices.append(notice)
         self._woken.release()
+
+    def wake(self) -> None:
+        """Take note that a question is over."""
+        self._woken.release()
+
+    def take(self) -> Notice | None:
+        """Return the next notice, None if there is none yet."""
+        return self._notices.popleft() if self._notices else None
 
     def held_up_s(self) -> float:
         """Return for how long the agent's loop has been held up [s]."""
@@ -116,7 +127,7 @@ class Heard:
 
     def next(self) -> Notice:
         """Wait for the next notice; the end of a question wakes as well."""
-        while (told := self.watch.take()) is None:
+        while (told := self.take()) is None:
             assert self._woken.acquire(timeout=LIMIT_S)
         return told
 
@@ -146,7 +157,7 @@ def test_why_a_signal_came(listen: Listen) -> None:
     told = heard.next()
     assert Notice(Cause.TIME_LIMIT, "the time limit is reached", 100.0 + 15, explains=True) == told
     assert Site(20.0, 60.0) == read_site(heard.watch._place.paths)
-    assert heard.watch.take() is None
+    assert heard.take() is None
 
 
 def test_a_preemption_that_is_cancelled_at_once(listen: Listen) -> None:
@@ -208,7 +219,7 @@ def test_without_an_answer_the_settings_of_the_site_hold(
     monkeypatch.setattr(job_watch, "WHY_PATIENCE_S", 0.01)
     heard = listen(Busy({}, failures=10**6))
     heard.watch._tell_why(100.0, False)
-    assert heard.watch.take() is None  # nothing is known
+    assert heard.take() is None  # nothing is known
     keep_site(heard.watch._place.paths, Site(kill_wait_s=120.0))
     heard.watch.ask_why(100.0, is_warning=False)
     told = heard.next()
@@ -221,7 +232,7 @@ def test_a_warning_may_be_a_preemption(listen: Listen) -> None:
     slurm = Answers({"JobState": "RUNNING"})
     heard = listen(slurm)
     heard.watch._tell_why(100.0, True)
-    assert heard.watch.take() is None
+    assert heard.take() is None
     slurm.job |= {"PreemptTime": "2026-11-21T20:00:00", "EndTime": "2026-11-21T20:00:40"}
     heard.watch.ask_why(100.0, is_warning=True)
     told = heard.next()
@@ -335,7 +346,7 @@ LOWERED = {"JobState": "RUNNING", "StartTime": "2026-11-21T20:00:00", "EndTime":
 def warned(heard: Heard, clock: FakeClock) -> Notice:
     """Let the warning of Slurm come, and be answered; return what is told."""
     heard.watch._tell_why(clock.monotonic(), True)
-    told = heard.watch.take()
+    told = heard.take()
     assert told is not None
     return told
 
@@ -388,7 +399,7 @@ def test_a_warning_may_come_too_late(listen: Listen) -> None:
     assert 40.0 + 15.0 == told.until - clock.monotonic()  # type: ignore[operator]
     slurm.job["EndTime"] = "2026-11-21T20:10:00"
     heard.watch._tell_why(clock.monotonic(), True)
-    assert heard.watch.take() is None
+    assert heard.take() is None
 
 
 def test_nobody_is_asked_when_the_drain_has_to_begin(listen: Listen) -> None:
@@ -536,7 +547,7 @@ def test_nobody_is_woken_after_the_end(listen: Listen) -> None:
     heard = listen(Answers({"JobState": "COMPLETING"}))
     heard.watch.close()
     heard.watch._tell(Notice(Cause.STOP, "late"))
-    assert heard.watch.take() is None
+    assert heard.take() is None
     assert not heard._woken.acquire(blocking=False)
 
 
@@ -571,7 +582,7 @@ def test_a_question_is_under_way_until_it_is_known_that_there_is_no_answer(liste
     slurm.may_answer.set()
     assert heard._woken.acquire(timeout=LIMIT_S)
     assert not heard.watch.is_asking
-    assert heard.watch.take() is None
+    assert heard.take() is None
 
 
 def test_a_warning_that_comes_as_the_job_starts_is_too_early(listen: Listen) -> None:
@@ -583,6 +594,6 @@ def test_a_warning_that_comes_as_the_job_starts_is_too_early(listen: Listen) -> 
     assert (Cause.TIME_LIMIT, EarlyNotice(58.0, 10.0), False) == (told.cause, told.early, told.explains)
     assert told.detail.startswith("58 s before the time limit")
     heard.watch._tell_why(100.0, True)
-    assert heard.watch.take() is None  # half of it is over
+    assert heard.take() is None  # half of it is over
     heard.watch._tell_why(100.0, True)
-    assert heard.watch.take() is None  # nobody says how long there is
+    assert heard.take() is None  # nobody says how long there is

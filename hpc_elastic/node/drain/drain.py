@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpc_elastic.meet.join_progress import barrier_text, is_due
-from hpc_elastic.meet.rules import stop_step
+from hpc_elastic.meet.rules import is_proposer, stop_step
 from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.node.decision import Group
 from hpc_elastic.node.drain.signals import Signalled
@@ -60,6 +60,7 @@ class LocalDrain:
         self._run = run
         self._group = group
         self._times = times
+        self._proposes = is_proposer(group.formed, run.membership.node_id)
         self._progress = DrainProgress()
         self.stop_now = False  # no worker will stop by itself, or the time is over
         if durable is not None:
@@ -74,15 +75,15 @@ class LocalDrain:
         """Tell whether the workers have had their time."""
         return self._progress.is_over(now)
 
-    def heed(self, request: StopRequest) -> None:
+    def heed(self, request: StopRequest, now: float) -> None:
         """Warn the workers of the request to this agent, before it is in the journal."""
         if request.deadline is not None:
             self._progress = self._progress._replace(requested=request.deadline)
-            self._warn()
+            self._warn(now)
 
-    def _warn(self) -> None:
+    def _warn(self, now: float) -> None:
         if self._run.drain_began is None:
-            self._run.drain_began = self._run.now()
+            self._run.drain_began = now
         self._group.request_drain(self._run.now)
         if self.deadline is not None:
             self._group.set_until(self.deadline)
@@ -94,7 +95,7 @@ class LocalDrain:
         if formed is None or drain is None:
             return
         self._progress = follow(self._progress, drain, state.explained, self._times, now)
-        self._warn()
+        self._warn(now)
         step = self._next(now)
         if step.tells is not None:
             self._run.membership.tell_step(formed.number, step.tells)
@@ -109,9 +110,10 @@ class LocalDrain:
         self.stop_now = step.stop_now
 
     def _next(self, now: float) -> DrainStep:
-        state, me = self._run.state, self._run.membership.node_id
-        bound = self._group.stop_bound(now) if state.stop_step is None else None
-        return drain_step(self._progress, state, self._times, me=me, bound=bound, now=now)
+        state = self._run.state
+        is_open = state.stop_step is None and not self._progress.has_told
+        bound = self._group.stop_bound(now) if is_open else None
+        return drain_step(self._progress, state, self._times, proposes=self._proposes, bound=bound, now=now)
 
     def _propose(self, formed: RoundFormed) -> bool:
         """Record the common step if all have published theirs; a node whose workers have ended has none."""
@@ -161,7 +163,7 @@ class Stopping:
         request, drain, now = self._signalled.wish, self._drain, self._parts.clock.monotonic()
         if request.cause is None or drain is None:
             return
-        drain.heed(request)
+        drain.heed(request, now)
         order = end_for_request(request, self._parts.times.told, now, is_over=drain.is_over(now))
         if order is not None:
             self._workers.ending.stop(self._workers.running, order)

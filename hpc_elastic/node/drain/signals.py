@@ -225,7 +225,8 @@ class Signalled:
     def _listen(self) -> None:
         """Latch the requests that are no signals."""
         now, times = self._parts.clock.monotonic(), self._parts.times.drain
-        while (notice := self._parts.notices.take()) is not None:
+        while self._parts.loop.notices:
+            notice = self._parts.loop.notices.popleft()
             if notice.early is not None:
                 self._early.hold(notice, notice.early)
             elif notice.explains:

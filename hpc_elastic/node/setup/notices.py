@@ -13,14 +13,13 @@ from typing import Protocol
 from hpc_elastic.meet.rules import is_proposer
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import RoundFormed
-from hpc_elastic.record.why_left import Notice
 from hpc_elastic.store.plain_file import list_plain
 
 BEATS = 5  # a listing per heartbeat would be a third operation beside its two, for something so rare
 
 
 class Notices(Protocol):
-    """The source of an agent's notices."""
+    """The source of an agent's notices, which come to its loop (`EventLoop.notices`)."""
 
     is_below_slurm: bool
 
@@ -38,12 +37,8 @@ class Notices(Protocol):
         """
         ...
 
-    def take(self) -> Notice | None:
-        """Return the next notice, None if there is none; never blocks."""
-        ...
-
     def ask_why(self, signalled_at: float, *, is_warning: bool) -> None:
-        """Find out why a signal has come; a notice will tell.
+        """Find out why a signal has come; a notice to the agent's loop will tell.
 
         Args:
             signalled_at: when it came, by the monotonic clock [s].
@@ -72,10 +67,6 @@ class NoNotices:
 
     def begin(self, *, is_first: bool) -> None:
         """Do nothing."""
-
-    def take(self) -> Notice | None:
-        """Return None."""
-        return None
 
     def ask_why(self, signalled_at: float, *, is_warning: bool) -> None:
         """Do nothing."""
@@ -116,10 +107,6 @@ class LaterNotices:
         """Listen if this node is to."""
         if is_first or self._is_alone or self._made is not None:
             self._notices().begin(is_first=is_first)
-
-    def take(self) -> Notice | None:
-        """Return the next notice."""
-        return None if self._made is None else self._made.take()
 
     def ask_why(self, signalled_at: float, *, is_warning: bool) -> None:
         """Find out why a signal has come."""

@@ -19,6 +19,7 @@ class _SeenStep(NamedTuple):
     ticks: int
     step: int | None
     saving_s: float
+    total: int | None
     mono: float  # [s]
     known: int  # number of the newest record then
 
@@ -35,7 +36,7 @@ class WorkLog:
         self._parts, self._group = parts, group
         self._run = parts.rendezvous.run
         self._has_imported = False
-        self._seen = _SeenStep(0, None, 0.0, 0.0, 0)
+        self._seen = _SeenStep(0, None, 0.0, None, 0.0, 0)
         self._told: _SeenStep | None = None
         self._first_at = 0.0  # when the first step of the round was done [s]
         self._fd: int | None = None
@@ -60,7 +61,7 @@ class WorkLog:
         if ticks == self._seen.ticks:
             return
         known = self._run.state.last
-        self._seen = _SeenStep(ticks, first.last_step, first.saving_s, now, known)
+        self._seen = _SeenStep(ticks, first.last_step, first.saving_s, first.total, now, known)
         if self._told is None:
             self._first_at = now
         if self._told is None or now - self._told.mono >= next_gap_s(now - self._first_at):
@@ -92,7 +93,7 @@ class WorkLog:
         known = self._run.state.last if seen is None else seen.known
         number, me = self._group.formed.number, self._run.membership.node_id
         step = None if seen is None else seen.step
-        total = self._group.channels[0].total if seen is not None else None
+        total = None if seen is None else seen.total
         fact = WorkFact(number, doing, at, mono, me, known, step, self._seen.saving_s, total)
         with suppress(OSError):
             os.write(self._fd, encode_fact(fact))

@@ -65,8 +65,12 @@ def place_of(paths: RunPaths, slurm: SlurmEnv) -> JobPlace:
 class Loop(Protocol):
     """The loop of the agent that gets the news."""
 
+    def hear(self, notice: Notice) -> None:
+        """Have it act on a notice; called from a thread."""
+        ...
+
     def wake(self) -> None:
-        """Have it look; called from the thread."""
+        """Have it look; called from a thread."""
         ...
 
     def held_up_s(self) -> float:
@@ -102,7 +106,6 @@ class JobWatch:
         self._slurm = slurm
         self._clock = clock
         self._loop = loop
-        self._told: deque[Notice] = deque()
         self._something = threading.Condition()
         self._thread: threading.Thread | None = None
         self._last_resort: LastResort | None = None
@@ -124,10 +127,6 @@ class JobWatch:
             self._something.notify()  # it may wait for questions only, since another node was the first
         if is_first:
             self._start()
-
-    def take(self) -> Notice | None:
-        """Return the next notice, None if there is none; never blocks."""
-        return self._told.popleft() if self._told else None
 
     def ask_why(self, signalled_at: float, *, is_warning: bool) -> None:
         """Find out why a signal has come; a notice will tell.
@@ -216,8 +215,7 @@ class JobWatch:
     def _tell(self, told: Notice) -> None:
         with self._something:  # so that nobody is woken whose loop is gone
             if not self._is_closed:
-                self._told.append(told)
-                self._loop.wake()
+                self._loop.hear(told)
 
     def _close_question(self) -> None:
         with self._something:
