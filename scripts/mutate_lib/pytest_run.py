@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from mutate_lib.tree import end_all_in
 
-FAST = "not (slow or torch or slurm or shared_fs or chaos or packaging)"
+FAST = "not (slow or torch or slurm or shared_fs or chaos or packaging or browser)"
 NOTHING_RAN = 5
 _TEST_S = 30  # the most that a fast test may take
 _MEMORY_KB = 8 << 20  # of address space: a fault may ask for memory without end
