@@ -71,7 +71,7 @@ def check_arguments(call: DelayedSubmission, fix: str) -> None:
         raise InputError(
             f"{name_of(call.function)} is asynchronous or a generator: calling it runs nothing of it",
             where="submit",
-            fix="give a function that runs it, as by asyncio.run or list, and returns what is wanted",
+            fix="give a function that runs it, as by asyncio.run or list, and returns the result",
         )
     try:
         signature = inspect.signature(call.function)
@@ -81,7 +81,7 @@ def check_arguments(call: DelayedSubmission, fix: str) -> None:
         signature.bind(*call.args, **call.kwargs)
     except TypeError as error:
         raise InputError(
-            f"{name_of(call.function)}{signature} cannot be called with what was given: {error}",
+            f"{name_of(call.function)}{signature} cannot be called with the given arguments: {error}",
             where="submit",
             fix=fix,
         ) from error
@@ -227,7 +227,8 @@ def _value(file: str, rank: int) -> Any:
         raise
     except Exception as error:  # whatever a class raises that does not want to be unpickled
         raise InputError(
-            f"what rank {rank} has returned cannot be unpickled here: {type(error).__name__}: {error}",
+            f"the value that rank {rank} has returned cannot be unpickled here: "
+            f"{type(error).__name__}: {error}",
             where=file,
             fix="use the workers' Python here; have the function return tensors of the CPU, not of a GPU",
         ) from error

@@ -135,7 +135,7 @@ class Run:
             raise InputError(
                 f"the work of the run in {self.directory} is no function, so it returns no values",
                 where="Run.results",
-                fix="Run.wait() tells how it ended, Run.logs() what it printed",
+                fix="Run.wait() tells how it ended, Run.logs() prints its output",
             )
         status = self.wait(timeout)
         run = self._read()
@@ -224,6 +224,6 @@ class NotDoneError(HpcElasticError):
         root = shlex.quote(self.root)
         return (
             f"the run in {self.root} is not done: {self.text}\n"
-            f"  fix: hpc-elastic timeline {root} tells what happened; "
+            f"  fix: hpc-elastic timeline {root} tells its events; "
             f"to take it up again: hpc-elastic submit --resume {root}"
         )

@@ -254,7 +254,7 @@ def _refuse_unguarded_main() -> None:
             "a worker of this script has come to the launch itself, as it imports the script",
             where="elastic_launch",
             fix="put the launch below: if __name__ == '__main__':"
-            " (and so what submits to submitit's debug executor)",
+            " (and so the code that submits to submitit's debug executor)",
         )
 
 

@@ -108,7 +108,8 @@ def _call(call: FunctionCall) -> None:
     except Exception as error:
         raise TypeError(
             f"the return value of {call.name} (a {type(value).__name__}) cannot be handed to the parent "
-            f"process: {describe(error)}; return what pickle can store, such as numbers, texts or arrays"
+            f"process: {describe(error)}; return a value that pickle can store, "
+            "such as numbers, texts or arrays"
         ) from error
     if call.meeting is not None:
         call.meeting.wait()

@@ -183,7 +183,7 @@ def start_error(spec: ProcessSpec, number: int, step: str) -> WorkerStartError:
     words = os.strerror(number)
     if step == "cwd":
         return WorkerStartError(f"cannot change to the directory {spec.cwd!r}: {words}", where="worker")
-    fix = _FIXES.get(number, "run it by hand on this node to see what is wrong")
+    fix = _FIXES.get(number, "run it by hand on this node to see its error")
     kind = WorkerNotFoundError if number == errno.ENOENT else WorkerStartError
     return kind(f"cannot start {spec.argv[0]!r}: {words}", where="worker", fix=fix)
 

@@ -133,7 +133,7 @@ _TORCHRUN = {
         "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "node_rank", "master_addr", "master_port",
         "local_addr",
     ),
-    "what a worker is": (
+    "the kind of worker": (
         "module", "no_python", "run_path", "role", "start_method", "numa_binding", "virtual_local_rank",
         "monitor_interval",
     ),

@@ -167,7 +167,8 @@ def open_text(exposure: Exposure, path: str) -> Trouble:
         me = owner_name(os.geteuid()).removeprefix("uid ")
         own = os.path.join(f"{place.path}_{me}", os.path.basename(path))
         return Trouble(
-            f"{shown} belongs to another user, who could put another directory in the place of {path}",
+            f"{shown} belongs to another user, and that user could put another directory "
+            f"in the place of {path}",
             f"name a directory of your own: --run-dir {shlex.quote(own)}",
         )
     can = (
@@ -406,11 +407,11 @@ def require_own_entries(root: str, names: Iterable[str], where: str) -> None:
             found = files.retry(lambda path=path: os.lstat(path))  # type: ignore[misc] # one path for each
         except FileNotFoundError:
             continue
-        why, fix = "", f"see who made it, then: rm -r {shlex.quote(path)}"
+        why, fix = "", f"look at its owner, then: rm -r {shlex.quote(path)}"
         if found.st_uid != os.geteuid():
             why = f"belongs to user {found.st_uid}, not to you"
         elif stat.S_ISDIR(found.st_mode) and found.st_mode & 0o022:
             why = f"can be written to by others (mode {stat.S_IMODE(found.st_mode):o})"
-            fix = f"see what is in it, then: chmod go-w {shlex.quote(path)}"
+            fix = f"look at its contents, then: chmod go-w {shlex.quote(path)}"
         if why:
             raise RunDirError(f"{path} {why}", where=where, fix=f"{fix}; or choose another --run-dir")

@@ -126,7 +126,9 @@ class HpcElasticExecutor(Executor):
         from hpc_elastic.submitit import submission  # noqa: PLC0415 - the same
 
         for delayed in delayed_submissions:
-            function.check_arguments(delayed, "give what the function takes behind it, as to the function")
+            function.check_arguments(
+                delayed, "give the arguments of the function behind it, as to the function"
+            )
         calls = [function.pickled_call(delayed) for delayed in delayed_submissions]
         specs = self._specs([function.name_of(delayed.function) for delayed in delayed_submissions])
         at_once = names.array_parallelism(self.parameters)

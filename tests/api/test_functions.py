@@ -143,7 +143,9 @@ def test_a_run_that_cannot_start_is_told() -> None:
 
 def test_a_call_that_cannot_work_is_refused_before_anything_is_queued() -> None:
     """As Python would say it, but on the login node."""
-    with pytest.raises(InputError, match="cannot be called with what was given: missing a required argument"):
+    with pytest.raises(
+        InputError, match="cannot be called with the given arguments: missing a required argument"
+    ):
         hpc_elastic.submit(_scaled, [1.0], local=1)
     assert not os.path.exists("hpc_elastic_runs")
 
@@ -296,7 +298,7 @@ def test_a_value_that_cannot_be_read_here_is_named(run_paths: RunPaths) -> None:
     """With its rank, the reason and what to do."""
     function.save(run_paths, 0, _OnlyThere())
     with pytest.raises(
-        InputError, match=r"what rank 0 has returned cannot be unpickled here: ValueError: .*no GPU"
+        InputError, match=r"the value that rank 0 has returned cannot be unpickled here: ValueError: .*no GPU"
     ):
         function.results(run_paths, 1)
 

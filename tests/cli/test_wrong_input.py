@@ -118,7 +118,10 @@ def test_a_setting_of_another_version(paths: RunPaths, said: Said) -> None:
     store_spec(paths, {"command": ["train.py"], "bygone": 1})
     code, shown = said("submit", "--resume", paths.root)
     assert 2 == code
-    assert f"{paths.job} holds what this version does not take: bygone: there is no setting 'bygone'" in shown
+    assert (
+        f"{paths.job} holds a value that this version does not take: bygone: there is no setting 'bygone'"
+        in shown
+    )
     assert "fix: use hpc_elastic 0.0.1 for this run, or mend that setting in the file" in shown
 
 

@@ -108,7 +108,13 @@ def messages(path: Path) -> Iterator[str]:
             yield node.value if " " in node.value.strip() else ""
 
 
-@pytest.mark.parametrize("module", sorted((PACKAGE / "cli").rglob("*.py")), ids=name_of)
-def test_messages_of_commands_name_their_subjects(module: Path) -> None:
-    """No message or help text of a command has a refused turn of phrase."""
-    assert [] == [found for text in messages(module) for found in found_in(text)]
+@pytest.mark.parametrize("folder", folders())
+def test_messages_name_their_subjects(folder: str) -> None:
+    """No message, help text or heading of a folder has a refused turn of phrase; ``__name__`` is code."""
+    modules = sorted((PACKAGE / folder).glob("*.py" if folder == "." else "**/*.py"))
+    assert [] == [
+        f"{module.relative_to(PACKAGE)}: {found}"
+        for module in modules
+        for text in messages(module)
+        for found in found_in(text)
+    ]

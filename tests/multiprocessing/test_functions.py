@@ -129,7 +129,7 @@ def test_unpicklable_value_is_a_failure(method: str, tmp_path: Path) -> None:
     """What cannot be handed over is named, with the function and what to return instead."""
     failure = run(workers.unpicklable, (), method=method, log_dir=str(tmp_path)).failures[0]
     assert "the return value of unpicklable (a function) cannot be handed" in failure.text
-    assert "return what pickle can store" in failure.text
+    assert "return a value that pickle can store" in failure.text
 
 
 def test_value_that_cannot_be_read_is_a_failure(tmp_path: Path) -> None:

@@ -192,4 +192,6 @@ def test_a_drill_of_a_run_that_tells_nothing_says_that_nothing_is_known() -> Non
     blow = Blow(frozenset({Cause.PREEMPTION}), "n1", "n1.1", None, 1, 2.0, 2, is_whole=True)
     good, text = verdict(course_of(records(*entries), blow, ()))
     assert good
-    assert text == "the run came back; what was lost is not known: it marks no checkpoint, and tells no step"
+    assert (
+        text == "the run came back; the lost steps are not known: it marks no checkpoint, and tells no step"
+    )

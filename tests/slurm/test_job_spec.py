@@ -72,7 +72,7 @@ def test_a_spec_survives_being_stored() -> None:
         ({"command": []}, "command", "no worker command", "-- train.py"),
         ({"command": "python 'x"}, "command", "is not a command", "close the quotes"),
         ({"command": ["python", "a\0b"]}, "command", "NUL", "remove"),
-        ({"module": "pkg.train"}, "module", "both name what to run", "keep one"),
+        ({"module": "pkg.train"}, "module", "both name the program to run", "keep one"),
         ({"mem": "10X"}, "mem", "mem = '10X' is not an amount of memory", "e.g. 480G"),
         ({"mem_per_cpu": 1.5}, "mem_per_cpu", "mem_per_cpu = 1.5 is not an amount", "a whole number"),
         ({"sbatch": {"mem": "-1"}}, "mem", "'-1' is not an amount of memory", "480G"),

@@ -75,9 +75,7 @@ def test_a_resumed_run_is_warned_earlier_and_its_user_told(
     save(paths)
     assert 0 == main(["submit", "--resume", paths.root])
     said = capsys.readouterr().out
-    assert (
-        "workers get 260 s to save before the time limit, by what this run has needed so far (120 s" in said
-    )
+    assert "workers get 260 s to save before the time limit, by the needs of this run so far (120 s" in said
     first, second = (call["argv"] for call in slurm_dir.submissions()[2:])
     assert [["1", "0", "260"], ["1", "1", "260"]] == [first[-3:], second[-3:]]
     assert "--signal=USR2@290" in first

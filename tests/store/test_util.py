@@ -223,7 +223,7 @@ def test_what_rank_0_publishes_is_checked() -> None:
     """What is no combined data is an error, no data."""
     kv = _memory(Path())
     kv.set("join/all", "nonsense")
-    with pytest.raises(StoreError, match="'join/all' does not hold what rank 0 publishes"):
+    with pytest.raises(StoreError, match="'join/all' does not hold the value that rank 0 publishes"):
         synchronize(kv, b"", 1, 2, "join", 1)
 
 

@@ -187,7 +187,7 @@ class Meeting:
                 raise
             raise StoreError(
                 f"rank {self._rank} has lost the store of rank 0 in round {self._round}; has it ended? "
-                f"{_first_line(error)}\n  fix: look what it printed: hpc-elastic logs RUN --rank 0"
+                f"{_first_line(error)}\n  fix: look at its output: hpc-elastic logs RUN --rank 0"
             ) from error
 
     def _missed(self, ranks: list[int]) -> StoreTimeoutError:
@@ -196,7 +196,7 @@ class Meeting:
         return StoreTimeoutError(
             f"rank {self._rank} waits in store() for {who} of {self._world_size} in round {self._round}: "
             f"not there within {self._timeout_s:g} s\n"
-            f"  fix: look what they do: hpc-elastic logs RUN --rank {ranks[0] if ranks else 0}; "
+            f"  fix: look at their output: hpc-elastic logs RUN --rank {ranks[0] if ranks else 0}; "
             "all ranks call store() equally often",
             missing=tuple(str(rank) for rank in ranks),
         )

@@ -181,7 +181,7 @@ def _refusing(name: str, text: str, kinds: Mapping[str, object]) -> Iterator[Non
         raise InputError(
             f"{name}={text} cannot be used: {error}",
             where="environment",
-            fix=f"one of {', '.join(kinds)}, with what follows the colon, or MODULE:NAME of your own",
+            fix=f"one of {', '.join(kinds)}, with the part after the colon, or MODULE:NAME of your own",
         ) from error
 
 

@@ -186,7 +186,7 @@ def verdict(course: Course, but: str = "") -> tuple[bool, str]:
         lost = course.steps_lost
         steps = "" if lost is None else f"; {count_text(lost, 'step')} computed again"
         if lost is None and course.resumed.checkpoint is None:
-            steps = "; what was lost is not known: it marks no checkpoint, and tells no step"
+            steps = "; the lost steps are not known: it marks no checkpoint, and tells no step"
         also = f"; not the drill alone was at work: {last}" if last else ""
         buts = "".join(f"; but {one}" for one in (course.unsaved, but) if one)
         return not buts, f"the run came back{steps}{buts}{also}"
@@ -198,7 +198,7 @@ def verdict(course: Course, but: str = "") -> tuple[bool, str]:
     if course.overtaken:
         return False, f"another event came before an agent noticed the drill: {last}; try the drill again"
     if not course.noticed:
-        also = f"; what happened meanwhile was something else: {last}" if last else ""
+        also = f"; the run recorded another event meanwhile: {last}" if last else ""
         return False, f"no agent has noticed it: the run has no record of it{also}"
     return False, f"the run has not come back yet; the last that happened: {course.phases[-1].name}"
 

@@ -35,7 +35,7 @@ def tables_of(found: Explanation) -> list[ReportTable]:
     tables = [
         ReportTable("Where the time went", ("bucket", "time", "share"), tuple(_buckets(account))),
         ReportTable("Starts of the job", _OF_STARTS, tuple(_starts(account.starts))),
-        ReportTable("What stopped the run, by cause", _OF_CAUSES, tuple(_causes(account))),
+        ReportTable("Stops of the run, by cause", _OF_CAUSES, tuple(_causes(account))),
         ReportTable("The newest stops", _OF_STOPS, tuple(_stops(found))),
         ReportTable("Slow nodes", ("when", "node", "round", "steps"), tuple(_slow(found.slow))),
         ReportTable("Nodes", ("node", "training", "down", "spare", "not in the job"), tuple(_nodes(account))),

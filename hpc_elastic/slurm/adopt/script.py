@@ -48,11 +48,11 @@ _SRUN_TRAP = Change(
     f"trap : {SIGNALS}", "Slurm signals this shell, too; it must not end before the agent has saved"
 )
 _SRUN_LEAVE = Change(
-    '[ "$ended" = 0 ] || exit "$ended"', "what comes behind runs where the training is over, and nowhere else"
+    '[ "$ended" = 0 ] || exit "$ended"', "the commands behind it run only where the training is over"
 )
 _LEAVE = Change(
     f'[ "$finished" != {int(ExitCode.REQUEUE)} ] || exit "$finished"',
-    "what comes behind does not run before the training is over: the job is queued once more",
+    "the commands behind it do not run before the training is over: the job is queued once more",
 )
 _KEEP_STRICT = Change("strict=$-", "whether set -e is in force, perhaps by a script that is sourced")
 _END_STRICT = Change("set +e", "with set -e the script would end before finish")
@@ -293,7 +293,7 @@ def _header(lines: list[str]) -> tuple[list[str], list[Change]]:
     missing = [(option, why) for is_there, option, why in wanted if not is_there]
     changes = [Change(f"#SBATCH {option}", why) for option, why in missing]
     if any(_warn_agents(line) != line for line in given):
-        changes.append(Change("#SBATCH --signal without B:", "the warning goes to the agents, who save"))
+        changes.append(Change("#SBATCH --signal without B:", "the warning goes to the agents, which save"))
     return [f"#SBATCH {option}" for option, _ in missing], changes
 
 
@@ -326,7 +326,7 @@ def _changed_command(line: Line) -> tuple[list[str], list[Change]]:
     ]
     if line.program.endswith(_ISOLATED):
         changes.append(
-            Change("python -I", "files in the working directory take no part in what the agents import")
+            Change("python -I", "files in the working directory take no part in the imports of the agents")
         )
     options, ends_others = _let_others_live(line.options)
     changes += ends_others
@@ -398,7 +398,10 @@ def _tail(lines: list[str], end: int, strict: _Strict) -> tuple[list[str], list[
         rest = ["finished=$?", *(change.what for change in leave), *rest, 'exit "$finished"']
         changes += [
             *leave,
-            Change("exit with what finish has returned", "commands behind it do not hide how the job ended"),
+            Change(
+                "exit with the code that finish has returned",
+                "commands behind it do not hide how the job ended",
+            ),
         ]
     return rest, changes
 

@@ -78,7 +78,7 @@ class UnclearAnswerError(SlurmCommandError):
     def __init__(self, argv: tuple[str, ...], why: str, fix: str = "") -> None:
         super().__init__(argv, 0, why)
         self.fix = (
-            fix or f"compare with what {argv[0]} prints here; a site may have put a program in its place"
+            fix or f"compare with the output of {argv[0]} here; a site may have put a program in its place"
         )
 
     def __str__(self) -> str:

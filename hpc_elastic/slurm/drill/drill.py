@@ -300,9 +300,9 @@ class Striker:
             if error.exit_code <= _BY_A_SIGNAL:
                 raise self._why_not(job) or error from None
             raise UnsureError(  # the step itself was ended, for example with the agent's job
-                f"the job step on {node} was ended before it could tell what it did: {error}",
+                f"the job step on {node} was ended before it could report its acts: {error}",
                 where="drill",
-                fix="look with hpc-elastic timeline what has become of the run",
+                fix="look at the run with hpc-elastic timeline",
             ) from None
 
     def _why_not(self, job: str) -> InputError | None:
@@ -336,7 +336,7 @@ def _answer(printed: str, target: Target) -> dict[str, Any]:
         if isinstance(done, dict) and ("at" in done or "error" in done):
             return done
     raise UnsureError(
-        f"the job step on {target.member.node} has not told what it did; it printed {printed.strip()!r}",
+        f"the job step on {target.member.node} has not reported its acts; it printed {printed.strip()!r}",
         where="drill",
-        fix="look with hpc-elastic timeline what has become of the run",
+        fix="look at the run with hpc-elastic timeline",
     )

@@ -355,7 +355,7 @@ class Finish:
             raise RunDirError(
                 "no agent has begun a run in it",
                 where=f"run directory {paths.root}",
-                fix="see what srun has said above, and give finish and the agents the same directory",
+                fix="read the messages of srun above, and give finish and the agents the same directory",
             )
 
 

@@ -41,7 +41,7 @@ _MOST_WORDS = 200
 _UNREADABLE = "a line that bash cannot make out"
 FIX = "mend it in job.sbatch of the run directory, or submit a new run"
 FIX_IN_QUEUE = (  # Slurm has a copy of the script that the job was queued with
-    "mend what it needs and release the job; if the line itself is wrong: scancel the job, mend job.sbatch "
+    "mend the cause and release the job; if the line itself is wrong: scancel the job, mend job.sbatch "
     "in the run directory, then hpc-elastic submit --resume"
 )
 
@@ -193,7 +193,7 @@ def short_time_text(starts: Sequence[Trained], limit_s: float | None) -> str:
     who = "this start has" if len(short) == 1 else f"the last {count_text(len(short), 'start')} have each"
     return (
         f"{who} trained for {spans} of a time limit of {limit_s:.0f} s; a longer --time, or a "
-        f"--checkpoint-lead of what a save takes, leaves more"
+        f"--checkpoint-lead of the time of a save, leaves more"
     )
 
 

@@ -169,7 +169,7 @@ else:
         "JobSpec",
         __base__=_Rules,
         __module__=__name__,
-        __doc__="""What to run and what to run it on.
+        __doc__="""The program of a job, and the resources that it runs on.
 
     Durations are seconds or text with a unit (``90s``, ``2m``); `time` is minutes or text, as in Slurm.
 
@@ -227,7 +227,7 @@ def _check_command(spec: JobSpec) -> None:
     program = spec.command[0].rpartition("/")[2] if spec.command else ""
     if spec.module and (program.startswith("python") or program.endswith(".py")):
         raise InputError(
-            f"module = {spec.module!r} and command = {' '.join(spec.command)!r} both name what to run",
+            f"module = {spec.module!r} and command = {' '.join(spec.command)!r} both name the program to run",
             where="module",
             fix="keep one; with module, command holds the module's arguments only",
         )
@@ -416,7 +416,7 @@ def _short_time(spec: JobSpec) -> list[str]:
         f"time = {spec.time} leaves {least_s} to {limit_s - warned_s} s of each start for training: "
         f"agents are warned {warned_s} s before the limit, or up to {WARNING_JITTER_S:g} s sooner"
     )
-    return [f"{told}\n  fix: raise time, or set --checkpoint-lead to what a save takes"]
+    return [f"{told}\n  fix: raise time, or set --checkpoint-lead to the time of a save"]
 
 
 def check_array(spec: JobSpec) -> None:

@@ -258,7 +258,7 @@ def without_suspects(wanted: SubmitRequest, slurm: Slurm, clock: Clock, say: Say
     try:
         known = ledger_rules.standings(read_ledger(place, since=RULES.oldest(now)).events, now)
     except (HpcElasticError, OSError) as error:
-        say(f"warning: {one_line(error)}; no node is left out for what happened before")
+        say(f"warning: {one_line(error)}; no node is left out for earlier failures")
         return wanted
     suspects = {one.host: f"{one.last.fault.value}: {one.last.detail}" for one in known if one.is_suspect}
     if not suspects:

@@ -280,5 +280,5 @@ def refuse_beyond(found: Room, size: int) -> None:
         where="--nodes",
         fix=f"give {found.most} or less"
         if found.most
-        else "look at what the job asks of each node: sinfo -o '%P %D %c %m %G'",
+        else "look at the job's request for each node: sinfo -o '%P %D %c %m %G'",
     )

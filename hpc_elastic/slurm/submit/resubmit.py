@@ -227,8 +227,8 @@ def lead_text(queued: SubmitRequest) -> str:
         return ""
     default_s = checkpoint_lead_s(queued.spec)
     return (
-        f"workers get {number_text(queued.lead_s)} s to save before the time limit, by what this run has "
-        f"needed so far ({number_text(default_s)} s by default; checkpoint_lead sets it)"
+        f"workers get {number_text(queued.lead_s)} s to save before the time limit, by the needs of this "
+        f"run so far ({number_text(default_s)} s by default; checkpoint_lead sets it)"
     )
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _MAY_PASS = (errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.ENOTCONN)  # a file server is away
 _NAMES_FUNCTIONS = re.compile(r'sha256sum\)" != "([0-9a-f]{64})  -"')
-_MEND = "bring the file back from a backup or snapshot, or submit a new run; what was saved stays"
+_MEND = "bring the file back from a backup or snapshot, or submit a new run; the checkpoints stay"
 _NAMES_RUN = re.compile(r"^export HPC_ELASTIC_RUN_DIR=(.*)$", re.MULTILINE)
 
 FORMAT = 1
@@ -419,7 +419,7 @@ def read_spec(paths: RunPaths, by: object) -> JobSpec:
     except InputError as error:
         version = f"use hpc_elastic {by} for this run, or " if by else ""
         raise RunDirError(
-            f"{paths.job} holds what this version does not take: {error.where}: {error.message}",
+            f"{paths.job} holds a value that this version does not take: {error.where}: {error.message}",
             where="run_dir",
             fix=f"{version}mend that setting in the file",
         ) from None

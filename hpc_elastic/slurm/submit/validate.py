@@ -388,8 +388,8 @@ def check_time(spec: JobSpec, slurm: Slurm) -> list[str]:
     raise InputError(
         told,
         where="time",
-        fix=f"ask for {longest[1]} or less: the run is requeued and goes on; sinfo -o '%P %l' shows what "
-        "others allow (--skip-sbatch-test: do not look)",
+        fix=f"ask for {longest[1]} or less: the run is requeued and goes on; sinfo -o '%P %l' shows "
+        "the limits of others (--skip-sbatch-test: do not look)",
     )
 
 

@@ -152,7 +152,7 @@ def _directory(found: DirectoryProbe) -> Finding:
     value = f"{found.path} (owner uid {found.owner}, mode {found.mode:04o})"
     everybody = bool(found.mode & stat.S_IWOTH)
     if everybody and not found.mode & stat.S_ISVTX:
-        fix = f"chmod o-w {shlex.quote(found.path)}: everybody can rename and remove what is in it"
+        fix = f"chmod o-w {shlex.quote(found.path)}: everybody can rename and remove its entries"
         return Finding("directory", value, Level.WARNING, fix)
     return Finding("directory", value)
 

@@ -168,7 +168,7 @@ class OpenFile:
 def _try_write(at: str) -> None:
     _write(at)
     if files.read(at) != _SAMPLE:
-        raise DoesNotWorkError("what was written is not what is read")
+        raise DoesNotWorkError("the bytes that are read are not those that were written")
 
 
 def _try_exclusive(at: str) -> None:

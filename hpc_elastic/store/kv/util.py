@@ -242,7 +242,7 @@ def _read_published(store: AnyStore, key: str) -> list[bytes]:
     except DamagedError:
         lengths, parts = (), 0
     if parts != max(-(-sum(lengths) // _PART), 1):
-        raise StoreError(f"key {key!r} does not hold what rank 0 publishes: {head[:80]!r}")
+        raise StoreError(f"key {key!r} does not hold the value that rank 0 publishes: {head[:80]!r}")
     if parts > 1:
         payload += b"".join(store.multi_get([f"{key}/{number}" for number in range(1, parts)]))
     values, at = [], 0
