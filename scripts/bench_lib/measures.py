@@ -105,6 +105,10 @@ def metadata_calls(launcher: Launcher, effort: Effort) -> Samples:
     return {"metadata_calls": calls, "opened_files": opened}
 
 
+# glibc before 2.39 asks for the state of an open file by `newfstatat(3, "", ...)`, which names no file
+_NAMES_FILE = r'^\w+(?=\()(?!\(\d+, "")'
+
+
 def _metadata_calls(launcher: Launcher, effort: Effort) -> tuple[list[float], list[float]]:
     """Return the calls of each start, and how many of them open a file."""
     calls, opened = [], []
@@ -116,7 +120,7 @@ def _metadata_calls(launcher: Launcher, effort: Effort) -> tuple[list[float], li
                 for pid in _children(group.agents[0].pid):
                     os.kill(pid, signal.SIGKILL)
                 group.agents[0].wait()
-            lines = re.findall(r"^\w+(?=\()", trace.read(), flags=re.MULTILINE)
+            lines = re.findall(_NAMES_FILE, trace.read(), flags=re.MULTILINE)
         calls.append(float(len(lines)))
         opened.append(float(sum(call.startswith("open") for call in lines)))
     return calls, opened
