@@ -12,7 +12,7 @@ from hpc_elastic.frameworks.bases import become
 from hpc_elastic.frameworks.saving import Saves, latest
 
 if TYPE_CHECKING:
-    from hpc_elastic.worker.critical_section import CriticalSection
+    from hpc_elastic.worker.sections import CriticalSection
 
 __all__ = ["ElasticTrainerCallback", "latest", "output_dir"]
 

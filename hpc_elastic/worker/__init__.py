@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
     from hpc_elastic.record.checkpoints import Checkpoint
     from hpc_elastic.worker.atomic import AtomicWrite
-    from hpc_elastic.worker.critical_section import CriticalSection
     from hpc_elastic.worker.progress import WorkerProgress
-    from hpc_elastic.worker.sections import Block
+    from hpc_elastic.worker.sections import Block, CriticalSection
 
 __all__ = [
     "atomic_write",

@@ -13,8 +13,7 @@ from hpc_elastic.record import checkpoints
 from hpc_elastic.record.checkpoints import Checkpoint, MarkName
 from hpc_elastic.worker.atomic import AtomicWrite
 from hpc_elastic.worker.channel import COMPUTE, Channel, ChannelError, section_name
-from hpc_elastic.worker.critical_section import CriticalDepth, CriticalSection
-from hpc_elastic.worker.sections import Block
+from hpc_elastic.worker.sections import Block, CriticalDepth, CriticalSection
 from hpc_elastic.worker.stacks import arm
 
 TYPE_CHECKING = False
