@@ -174,5 +174,6 @@ go_into_box() {
 # In a box the installed copy runs both a script and what it starts as other users.
 use_box() {
     [ "${HPC_ELASTIC_IN_BOX:-}" = yes ] || return 0
+    export HPC_ELASTIC_TEST_PYTHON
     HPC_ELASTIC_TEST_PYTHON=$(copy_place)/bin/python
 }

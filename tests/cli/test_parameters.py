@@ -37,7 +37,6 @@ NOT_PLAIN = [
     "logs R --rank -1",
     "logs R --rank=-1",
     "logs R --rank one",
-    "logs R --attempt 0",
     "logs R --node",
     "logs R -n5",
     "logs R -- train.py",

@@ -304,7 +304,7 @@ def test_a_node_beside_the_round_asks_after_its_members() -> None:
 def test_a_drain_that_is_over_takes_no_step() -> None:
     """The others may have ended the round, or have begun another one that nobody asks to stop."""
     clock = FakeClock()
-    group: Any = SimpleNamespace()
+    group: Any = SimpleNamespace(formed=FORMED)
     make = node_maker(MemoryStore(), clock)
     drain = LocalDrain(make("n9").run, group, DrainTimes())
     drain.step(0.0)
@@ -318,9 +318,11 @@ def test_a_drain_that_is_over_takes_no_step() -> None:
 
 
 class Workers:
-    """Workers that note what they are told, and can stop at a step that the test sets."""
+    """Workers of a round that note what they are told, and can stop at a step that the test sets."""
 
-    def __init__(self) -> None:
+    def __init__(self, formed: RoundFormed | None) -> None:
+        assert formed is not None
+        self.formed = formed
         self.bound: int | None = None
         self.told: list[tuple[str, float]] = []
         self.until: list[float] = []
@@ -355,7 +357,7 @@ def drains(
     found = []
     for node in nodes:
         node.run.refresh()
-        workers = Workers()
+        workers = Workers(node.run.state.running)
         group: Any = workers
         found.append((LocalDrain(node.run, group, times), node.run, workers))
     return found
@@ -501,11 +503,11 @@ def test_marks_are_looked_at_ten_times_a_second(tmp_path: Path) -> None:
 
 def test_processes_that_workers_have_left_are_kept_while_shards_are_missing(tmp_path: Path) -> None:
     """Until the time of the drain is over; the drain began when it was first heard of."""
-    paths, clock, group = RunPaths(tmp_path), FakeClock(), Workers()
+    paths, clock = RunPaths(tmp_path), FakeClock()
     os.mkdir(paths.checkpoints)
     mark(paths, 9, 0)
     run = together(node_maker(MemoryStore(), clock), clock)[0].run
-    workers: Any = group
+    workers: Any = Workers(run.state.running)
     drain = LocalDrain(run, workers, DrainTimes(stop=25.0), DurableWait(paths))
     run.request_drain(Cause.PREEMPTION, Then.LEAVE, "SIGTERM")
     run.agree_stop(1, 9)
@@ -518,6 +520,6 @@ def test_processes_that_workers_have_left_are_kept_while_shards_are_missing(tmp_
     assert (True, False) == (keeps(began + 24), keeps(began + 25))
     mark(paths, 9, 1)
     assert not keeps(began + 24 + LOOK_S)
-    plain: Any = Workers()
+    plain: Any = Workers(run.state.running)
     LocalDrain(run, plain, DrainTimes())
     assert not hasattr(plain, "keeps_left_overs")

@@ -138,7 +138,9 @@ def test_a_drill_that_nobody_has_noticed_yet_is_waited_for(blow: Blow, entry: En
     assert ([], 1, False) == (course.phases, len(course.others), course.is_over)
     came_back, text = verdict(course)
     assert not came_back
-    assert text.startswith("no agent has noticed it: the run has no record of it; what happened meanwhile")
+    assert text.startswith(
+        "no agent has noticed it: the run has no record of it; the run recorded another event meanwhile: "
+    )
 
 
 def test_a_crash_beside_a_lost_node_is_told_when_it_is_clear_what_it_was() -> None:

@@ -173,7 +173,7 @@ def test_a_line_of_the_script_that_fails_is_a_launch_failure() -> None:
     assert X.text in choice.why
     held = decide(known, BUDGETS._replace(max_launch_failures=0))
     assert isinstance(held, Hold)
-    assert f"max_launch_failures = 0 is spent; now: {X.text}; mend what it needs and rel" in held.why
+    assert f"max_launch_failures = 0 is spent; now: {X.text}; mend the cause and rel" in held.why
     assert held.record is not None
     assert Budget.LAUNCH_FAILURES is held.record.budget
     assert isinstance(decide(known._replace(local=True), BUDGETS), Exit)
@@ -186,7 +186,7 @@ def test_the_same_failure_again_holds_a_run_and_never_ends_it() -> None:
     known = first._replace(launch_failure=failed_line(why), earlier=Earlier.FAILED)
     choice = decide(known, BUDGETS)
     assert isinstance(choice, Hold)
-    assert f"{why}; as in an earlier start; mend what it needs and release the job" in choice.why
+    assert f"{why}; as in an earlier start; mend the cause and release the job" in choice.why
     assert isinstance(decide(known, BUDGETS._replace(holds=False)), Requeue)
     assert isinstance(decide(known._replace(chain=Chain(3, "8")), BUDGETS), Leave)
     assert isinstance(decide(known._replace(job=scontrol(Restarts="1", Requeue="0")), BUDGETS), Resubmit)

@@ -46,7 +46,7 @@ def test_the_spec_of_another_version_names_it(run_paths: RunPaths) -> None:
     Path(run_paths.job).write_text('{"spec": {"command": ["true"], "nodes": 2}}')
     assert ("true",) == tuple(read_spec(run_paths, None).command)
     Path(run_paths.job).write_text('{"spec": {"command": ["true"], "wings": 2}}')
-    with pytest.raises(RunDirError, match="what this version does not take") as error:
+    with pytest.raises(RunDirError, match="a value that this version does not take: wings") as error:
         read_spec(run_paths, "9.9")
     assert "use hpc_elastic 9.9 for this run" in str(error.value)
 

@@ -24,8 +24,9 @@ def test_three_signals_leave_no_worker(make: MakeLaunches, number: signal.Signal
     log = launches.paths.agent_log
 
     def heard(count: int) -> bool:
-        (name,) = os.listdir(os.path.dirname(log("x")))
-        with open(os.path.join(os.path.dirname(log("x")), name), encoding="utf-8") as file:
+        folder = os.path.dirname(log("x"))
+        (name,) = (name for name in os.listdir(folder) if name.endswith(".log"))
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
             return file.read().count(f"{number.name} received") == count or launcher.poll() is not None
 
     for count in (1, 2, 3):

@@ -39,7 +39,7 @@ def test_a_table_with_missing_cells_is_refused() -> None:
         SHORT.rows(f"7{MARK}\n", MARK, ARGV)
     assert (
         "what squeue tells cannot be read for sure: 1 cells in rows of 2\n"
-        "  fix: compare with what squeue prints here; a site may have put a program in its place"
+        "  fix: compare with the output of squeue here; a site may have put a program in its place"
     ) == str(error.value)
 
 
