@@ -69,24 +69,26 @@ def node_faults(records: Iterable[Record], run_id: str) -> list[Blamed]:
         if after != state:
             if not _is_drill(record, drilled):
                 loop, hangs = _count(loop, state, record, common), _next_hang(hangs, state, record.entry)
-            faults = [fault for fault in _faults(state, record, loop, hangs) if fault[0] not in drilled]
-            if any(fault is Fault.NODE_LOSS for _, fault, _ in faults):
-                is_common = state.rounds in together
-                lives = {one for one, _, _ in faults if is_common or _lives_on(one, state, record, records)}
-                faults = [one for one in faults if one[1] is not Fault.NODE_LOSS or one[0] not in lives]
+            for host, fault, detail in _faults(state, record, loop, hangs):
+                if host in drilled:
+                    continue
+                if fault is Fault.NODE_LOSS and (
+                    state.rounds in together
+                    or (record.number, host) in taken
+                    or _lives_on(host, state, record, records)
+                ):
+                    continue
+                event = NodeEvent(host, fault, record.at, f"{run_id}-{record.number}", run_id, detail)
+                found.append(Blamed(after.epoch, event, record.number))
             is_void = isinstance(record.entry, DrillBegan) and record.entry.id in called_off
             drilled = drilled if is_void else _drilled(drilled, record.entry)
-            for host, fault, detail in faults:
-                event = NodeEvent(host, fault, record.at, f"{run_id}-{record.number}", run_id, detail)
-                if fault is not Fault.NODE_LOSS or (record.number, host) not in taken:
-                    found.append(Blamed(after.epoch, event, record.number))
         state = after
     return found
 
 
 def _drilled(nodes: frozenset[str], entry: Entry) -> frozenset[str]:
     """Return the nodes that a drill was done to, until they are in a round again or the job starts anew."""
-    if isinstance(entry, DrillBegan) and entry.node:
+    if isinstance(entry, DrillBegan):
         return nodes | {entry.node}
     if isinstance(entry, RoundFormed):
         return nodes.difference(member.node for member in entry.members)
@@ -132,9 +134,8 @@ def _next_hang(hangs: _Hangs, state: RunState, entry: Entry) -> _Hangs:
     if entry.nodes != hangs.nodes:
         return _Hangs(entry.nodes, frozenset({(rank, step)}))
     is_other_rank = all(rank != known for known, _ in hangs.places)
-    is_told = hangs.is_told or hangs.is_node
-    is_other_step = all(step != known for _, known in hangs.places) and not is_told
-    return _Hangs(hangs.nodes, hangs.places | {(rank, step)}, is_other_rank or is_other_step, is_told)
+    is_other_step = all(step != known for _, known in hangs.places) and not hangs.is_told
+    return hangs._replace(places=hangs.places | {(rank, step)}, is_node=is_other_rank or is_other_step)
 
 
 def _count(loop: _Loop, state: RunState, record: Record, common: Collection[tuple[Epoch, int]]) -> _Loop:
@@ -154,7 +155,7 @@ def _count(loop: _Loop, state: RunState, record: Record, common: Collection[tupl
     is_common = is_early(entry) or (state.epoch, entry.number) in common
     if len(state.round.members) == 1 or len(entry.nodes) != 1 or is_common:  # nothing to tell it from
         return _NO_LOOP
-    node = entry.nodes[0]
+    (node,) = entry.nodes
     return _Loop(node, loop.length + 1 if node == loop.node else 1)
 
 
@@ -171,7 +172,7 @@ def lost_together(records: Iterable[Record]) -> frozenset[int]:
     return frozenset(
         number
         for number, nodes in lost.items()
-        if len(nodes) > 1 and 2 * len(nodes) > members.get(number, 2 * len(nodes))
+        if len(nodes) > 1 and number in members and 2 * len(nodes) > members[number]
     )
 
 
@@ -190,7 +191,7 @@ def _lives_on(node: str, state: RunState, record: Record, records: Iterable[Reco
             continue
         if start is not None and one.role is Role.SCRIPT and one.by == start.task:
             return True
-        if isinstance(entry, RoundFormed) and one.number > record.number and old is not None:
+        if isinstance(entry, RoundFormed) and one.number >= record.number and old is not None:
             again = next((member for member in entry.members if member.node == node), None)
             if again is not None:
                 return _is_same_start(old, state.epoch, again, entry.epoch)
@@ -238,8 +239,9 @@ def _not_called_away(state: RunState, nodes: Iterable[str]) -> list[str]:
     if drain is not None and drain.then is Then.LEAVE:  # the whole job was asked to go
         return []
     gone = {one.node for one in state.round.members if one.node_id in state.left} if state.round else set()
-    is_told = drain is not None and (drain.cause in _CALLED_AWAY or state.explained is not None)
-    asker = drain.node if drain is not None and is_told else None
+    asker = None
+    if drain is not None and (drain.cause in _CALLED_AWAY or state.explained is not None):
+        asker = drain.node
     return [node for node in nodes if node != asker and node not in gone]
 
 
@@ -258,13 +260,14 @@ def _of_round(
     state: RunState, entry: RoundEnded, loop: _Loop, hangs: _Hangs
 ) -> Iterator[tuple[str, Fault, str]]:
     members = len(state.round.members) if state.round is not None else 0
+    failure = entry.failure or {}
     if entry.cause is Cause.NODE_LOSS:
         for node in _not_called_away(state, entry.nodes):
             yield node, Fault.NODE_LOSS, f"vanished in round {entry.number}"
-    elif entry.cause is Cause.AGENT_ERROR and (entry.failure or {}).get("exitcode") == ExitCode.WEDGED:
+    elif entry.cause is Cause.AGENT_ERROR and failure.get("exitcode") == ExitCode.WEDGED:
         for node in entry.nodes:
-            yield node, Fault.WEDGE, str((entry.failure or {}).get("message") or "workers hang in the kernel")
-    elif entry.cause is Cause.HANG and hangs.is_node and 0 < len(entry.nodes) <= members // 2:
+            yield node, Fault.WEDGE, str(failure.get("message") or "workers hang in the kernel")
+    elif entry.cause is Cause.HANG and hangs.is_node and len(entry.nodes) <= members // 2:
         for node in entry.nodes:
             yield node, Fault.HANG, f"its workers hung in round {entry.number}, as before"
     elif entry.cause is Cause.CRASH and loop.length and loop.length % CRASH_LOOP == 0:

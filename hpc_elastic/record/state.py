@@ -411,8 +411,9 @@ def _node_left(state: RunState, entry: NodeLeft) -> RunState:
         return state
     state = state._replace(left=state.left.union({entry.node_id}))
     running = state.running
-    is_in = running is not None and any(one.node_id == entry.node_id for one in running.members)
-    if running is None or not is_in or (state.drain is not None and not state.deserted):
+    if running is None or not any(one.node_id == entry.node_id for one in running.members):
+        return state
+    if state.drain is not None and not state.deserted:
         return state
     why = state.drain or entry
     return _over(state, running, RoundEnded(running.number, why.cause, (why.node,), None))

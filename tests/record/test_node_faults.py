@@ -19,6 +19,8 @@ from hpc_elastic.record.journal import (
     EpochStarted,
     FailedAlike,
     Member,
+    NodeLeft,
+    NodeSlow,
     NodeTaken,
     NodeUnfit,
     Note,
@@ -68,6 +70,9 @@ PREEMPTED = DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "SIGTERM")
 SET_DOWN = DrainExplained(EPOCH, Cause.NODE_LOSS, "the node is down")
 DRILL = DrillBegan(EPOCH, "5f", "n2", "drill: the agent and the workers on n2 are killed")
 WEDGED = {"exitcode": ExitCode.WEDGED}
+AGAIN, REQUEUED = Epoch(0, 0, 0, 1), Epoch(0, 0, 1, 0)
+ASKED = DrainRequested(Cause.MEMBERSHIP, "n1", Then.REJOIN, "")
+EVICTED = NodeLeft(EPOCH, "n3.1", "n3", Cause.PREEMPTION, "")
 
 
 @pytest.mark.parametrize(
@@ -81,6 +86,13 @@ WEDGED = {"exitcode": ExitCode.WEDGED}
             id="most-one-after-the-other",
         ),
         pytest.param([NodeUnfit(EPOCH, "n3", "no GPU")], ["n3 unfit"], id="unfit"),
+        pytest.param([NodeUnfit(EPOCH, "n3", "no GPU")] * 2, ["n3 unfit"], id="unfit-told-twice"),
+        pytest.param(
+            [formed(1), ended(1, Cause.NODE_LOSS, "n2", "n3"), NodeUnfit(EPOCH, "n3", "no GPU")],
+            ["n3 unfit"],
+            id="unfit-after-most-were-lost",
+        ),
+        pytest.param([formed(1), NodeSlow(1, "n2", 1, 3.0, 1.0)], ["n2 slow"], id="slow"),
         pytest.param(
             [formed(1), ended(1, Cause.CRASH, "n1"), formed(2, "n1 n3", lost=("n2",))],
             ["n2 node_loss"],
@@ -167,6 +179,43 @@ WEDGED = {"exitcode": ExitCode.WEDGED}
         pytest.param(
             [*crashes("n2", "n2")[1:], formed(3), DRILL, ended(3, Cause.CRASH, "n2")], [], id="drilled-crash"
         ),
+        pytest.param(
+            [
+                *crashes("n2", "n2")[1:],
+                formed(3),
+                DRILL,
+                ended(3, Cause.CRASH, "n2", failure=LATE),
+                formed(4),
+                ended(4, Cause.CRASH, "n2", failure=LATE),
+            ],
+            ["n2 crash_loop"],
+            id="a-drilled-crash-is-not-one-of-a-row",
+        ),
+        pytest.param(
+            [formed(1, FOUR), ASKED, EVICTED, ended(1, Cause.NODE_LOSS, "n2", "n3")],
+            ["n2 node_loss"],
+            id="said-that-it-leaves",
+        ),
+        pytest.param(
+            [
+                formed(1),
+                DRILL,
+                START._replace(epoch=AGAIN),
+                formed(2, "n1 n3", ("n2",))._replace(epoch=AGAIN),
+            ],
+            [],
+            id="drilled-before-a-relaunch",
+        ),
+        pytest.param(
+            [
+                formed(1),
+                DRILL,
+                START._replace(epoch=REQUEUED),
+                formed(2, "n1 n3", ("n2",))._replace(epoch=REQUEUED),
+            ],
+            ["n2 node_loss"],
+            id="drilled-before-a-requeue",
+        ),
     ],
 )
 def test_who_is_blamed(entries: list[Entry], blamed: list[str]) -> None:
@@ -227,6 +276,8 @@ def test_hangs_are_held_against_a_node_that_they_stay_with() -> None:
     assert [] == hung(("n2", 3, 50), ("n3", 3, 70), ("n2", 3, 90))
     assert [("n2", Fault.HANG)] == hung(("n2", 3, 50), ("n2", 3, 70), ("n2", 3, 90), ("n2", 3, 95))
     assert 2 == len(hung(("n2", 3, 50), ("n2", 2, 50), ("n2", 4, 50)))
+    assert 1 == len(hung(("n2", 3, 50), ("n2", 2, 50), ("n2", 3, 50)))
+    assert 1 == len(hung(("n2", 3, 50), ("n2", 3, 70), ("n2", 3, 50)))
 
 
 def test_a_node_whose_srun_died_is_not_lost() -> None:
@@ -403,8 +454,9 @@ def test_another_ending_in_between_does_not_end_a_row_of_hangs() -> None:
     """Nor does it count as one of them."""
     first: list[Entry] = [formed(1), ended(1, Cause.HANG, "n2", failure={"rank": 3, "step": 5})]
     between: list[Entry] = [formed(2), ended(2, Cause.MEMBERSHIP)]
-    again: list[Entry] = [formed(3), ended(3, Cause.HANG, "n2", failure={"rank": 2, "step": 5})]
-    assert [("n2", Fault.HANG)] == told(START, *first, *between, *again)
+    for rank, step in ((2, 5), (3, 7)):
+        again: list[Entry] = [formed(3), ended(3, Cause.HANG, "n2", failure={"rank": rank, "step": step})]
+        assert [("n2", Fault.HANG)] == told(START, *first, *between, *again)
 
 
 @pytest.mark.parametrize(
@@ -447,3 +499,70 @@ def test_a_row_of_failures_is_told_once() -> None:
 def test_only_an_agent_tells_that_workers_hang_in_the_kernel() -> None:
     """A worker may end with the same code, and is one that failed."""
     assert [] == told(START, formed(1), ended(1, Cause.CRASH, "n2", failure=WEDGED))
+
+
+def of_task(number: int, agent: str = "n2.1@7_1-0-0", lost: tuple[str, ...] = ()) -> RoundFormed:
+    """Return a round of two nodes and of an agent on n2."""
+    members = (*formed(number, "n1 n3").members, Member(agent, "n2", 2))
+    return formed(number)._replace(members=members, lost=lost)
+
+
+@pytest.mark.parametrize(
+    ("agent", "lost"),
+    [
+        ("n2.2@7_1-0-1", False),
+        ("n2.2@7_1-0-0", True),
+        ("n2.2@7_1-1-0", True),
+        ("n2.2@7_1-1-1", True),
+        ("n2.2@7_2-0-1", True),
+    ],
+)
+def test_an_agent_of_the_same_start_of_a_task_undoes_the_loss_of_the_one_before(
+    agent: str, lost: bool
+) -> None:
+    """Also if it is in the very round that tells of the loss."""
+    first = (START, of_task(1))
+    loss = ended(1, Cause.NODE_LOSS, "n2")
+    assert lost is bool(told(*first, loss, of_task(2, agent)))
+    assert lost is bool(told(*first, ended(1, Cause.CRASH, "n1"), of_task(2, agent, lost=("n2",))))
+
+
+@pytest.mark.parametrize(
+    ("at", "by", "role", "agent", "lost"),
+    [
+        (4, "7_1", Role.SCRIPT, "n2.1@7_1-0-0", False),
+        (5, "7_1", Role.SCRIPT, "n2.1@7_1-0-0", False),
+        (4, "7_2", Role.SCRIPT, "n2.1@7_1-0-0", True),
+        (4, "7_1", Role.AGENT, "n2.1@7_1-0-0", True),
+        (4, "7", Role.SCRIPT, "n2.1", True),
+        (3, "7_1", Role.SCRIPT, "n2.1@7_1-0-0", True),
+        (1, "7_1", Role.SCRIPT, "n2.1@7_1-0-0", True),
+    ],
+)
+def test_the_script_of_a_task_tells_that_its_node_lives(
+    at: int, by: str, role: Role, agent: str, lost: bool
+) -> None:
+    """By a record since the round was formed in which the node was lost.
+
+    Args:
+        at: how many records are before it; four tell of round 2, the fifth one of its end.
+        by: who wrote it.
+        role: of the writer.
+        agent: on the node that is lost in round 2.
+        lost: whether it counts as lost.
+    """
+    entries: list[Entry] = [START, of_task(1, agent), ended(1, Cause.MEMBERSHIP), of_task(2, agent)]
+    entries += [ended(2, Cause.NODE_LOSS, "n2")]
+    said = Record(0, 1000.0, by, Note(EPOCH, "srun ended with exit code 137"), role)
+    records = [Record(0, 1000.0, "n1.1", entry) for entry in entries]
+    records = [*records[:at], said, *records[at:]]
+    found = node_faults([one._replace(number=number) for number, one in enumerate(records, 1)], "run")
+    assert lost is bool(found)
+
+
+@pytest.mark.parametrize(("before_s", "own"), [(None, ""), (0.9, "; 0.9 s there before")])
+def test_how_slow_a_node_is_is_remembered(before_s: float | None, own: str) -> None:
+    """Beside the others, and beside itself before."""
+    entries: list[Entry] = [START, formed(1), NodeSlow(1, "n2", 1, 3.0, 1.0, before_s)]
+    (one,) = node_faults([Record(number, 1.0, "n1", entry) for number, entry in enumerate(entries, 1)], "r")
+    assert f"a step of rank 1 takes 3 s, on most nodes 1 s{own}" == one.event.detail

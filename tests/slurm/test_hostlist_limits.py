@@ -28,6 +28,7 @@ def test_as_many_as_are_allowed_are_named(text: str) -> None:
         "n[0-10]",
         "a[1-9],b[1-2]",
         "a[1-5][1-3]",
+        "a[1-10][1-2]",
         "a[1-4],b[1-4],c[1-3]",
         "n[3,1-10]",
         "n[0-999999999]",
@@ -37,3 +38,12 @@ def test_one_more_is_refused(text: str) -> None:
     """With the list, whether one range is too large or all together are too many."""
     with pytest.raises(InputError, match="more than 10 hosts"):
         hostlist.expand(text)
+
+
+@pytest.mark.parametrize(("length", "more"), [(30, ""), (100, ""), (101, " and 1 more characters")])
+def test_a_message_quotes_only_the_beginning_of_a_long_list(length: int, more: str) -> None:
+    """A hundred characters of it."""
+    text = "n[" + "1" * (length - 2)
+    with pytest.raises(InputError) as error:
+        hostlist.expand(text)
+    assert f"{text[:100]!r}{more} is not a host list" in str(error.value)

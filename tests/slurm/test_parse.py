@@ -118,6 +118,7 @@ def test_the_release_is_read(said: str, release: tuple[int, int] | None) -> None
     [
         ((20, 2), "older than the releases"),
         ((20, 11), "hpc_elastic is tested with it"),
+        ((21, 8), "between the releases"),
         ((23, 2), "between the releases"),
         ((26, 5), "hpc_elastic is tested with it"),
         ((26, 11), "newer than the releases"),

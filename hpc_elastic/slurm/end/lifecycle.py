@@ -135,7 +135,7 @@ def _by_record(ending: RunEnded, facts: Facts) -> Choice:
 
 def _stopped(facts: Facts, state: RunState) -> Choice:
     """End the run as stopped; of several tasks the last one does, once all have saved."""
-    if facts.is_task and state.drained is None and facts.others is not None and facts.others.running:
+    if state.drained is None and facts.others is not None and facts.others.running:
         return Leave(ExitCode.OK, "the run is being stopped; the other nodes still save")
     return ended_as(stopped(state))
 
@@ -197,7 +197,6 @@ def _not_running(facts: Facts, stands: Standing, asked: Cause | None, budgets: R
     noun = facts.mode.noun
     if facts.is_task:  # the other tasks may be asked for another reason
         asked = None if facts.left is None else facts.left.cause
-    cause = _cause(facts, stands, asked)
     match stands:
         case Standing.UNKNOWN:
             said = f"{facts.launch_failure.text}; " if facts.launch_failure is not None else ""
@@ -205,6 +204,7 @@ def _not_running(facts: Facts, stands: Standing, asked: Cause | None, budgets: R
             why = f"{said}{known}, so the {noun} is left as it is and is not started again from here"
             return Leave(ExitCode.REQUEUE, why, is_open=True)
         case Standing.REQUEUED:
+            cause = _cause(facts, stands, asked)
             why = f"Slurm has requeued the {noun} itself: {_word(facts, cause)}"
             spent = _spent(facts, cause, budgets)
             is_whole = not facts.is_task or (spent is not None and spent.budget is not Budget.REQUEUES)
@@ -218,21 +218,21 @@ def _not_running(facts: Facts, stands: Standing, asked: Cause | None, budgets: R
             why = f"Slurm ends the {noun} (Reason={reason}), so it is not requeued"
             return Leave(ExitCode.REQUEUE, why, is_open=True)
         case _:
-            return _requeue(facts, cause, budgets)
+            return _requeue(facts, _cause(facts, stands, asked), budgets)
 
 
 def _cause(facts: Facts, stands: Standing, asked: Cause | None) -> Cause:
     """Return why a start ends; the agent of a task has recorded the cause by which the run counts it."""
     job = None if facts.is_task else facts.job
     cause = true_cause(job, stands, asked, told=facts.told)
-    if cause is None and stands is Standing.REQUEUED:
-        return Cause.LAUNCH_FAILURE if facts.not_started else Cause.REQUEUE
-    return cause or Cause.AGENT_ERROR
+    if cause is not None:
+        return cause
+    return Cause.LAUNCH_FAILURE if facts.not_started else Cause.REQUEUE  # a task, which Slurm has requeued
 
 
 def _asker(facts: Facts, cause: Cause) -> Asker:
     """Return the request behind the end, where Slurm says that it does nothing to the job itself."""
-    if not is_let_be(facts.job, facts.epoch.restart) or facts.not_started:
+    if not is_let_be(facts.job, facts.epoch.restart):
         return Asker()
     if not facts.is_task:
         return who_asked(facts.state, cause, runs_on=True)
@@ -293,9 +293,10 @@ def _vanished(facts: Facts) -> tuple[str, Cause, int]:
         return said, Cause.AGENT_ERROR, 1
     none_came = facts.state.epoch.script < facts.epoch.script  # in this start of the job
     cause = Cause.LAUNCH_FAILURE if none_came else Cause.AGENT_ERROR
-    if facts.epoch.relaunch > 0 and _is_unused(facts):
-        return f"{said}; no agent could be started{'' if none_came else ' again'}", cause, 0
-    return said, cause, 0 if facts.job is None else facts.job.nodes
+    in_vain = facts.epoch.relaunch > 0 and _is_unused(facts)
+    if in_vain:
+        said = f"{said}; no agent could be started{'' if none_came else ' again'}"
+    return said, cause, 0 if in_vain or facts.job is None else facts.job.nodes
 
 
 def _requeue(facts: Facts, cause: Cause, budgets: RequeueBudgets, said: str = "") -> Choice:
@@ -308,7 +309,7 @@ def _requeue(facts: Facts, cause: Cause, budgets: RequeueBudgets, said: str = ""
         said: the same for people; empty: by the cause.
     """
     said = said or (_unfit(facts) if cause is Cause.NODE_LOSS else "")
-    asker = Asker() if said else _asker(facts, cause)
+    asker = _asker(facts, cause)
     why, most = said or _word(facts, cause), _most_in_vain(facts, cause, budgets)
     if most is not None and facts.in_vain >= most:
         rows = f"{facts.in_vain} starts of {facts.mode.starts} in a row brought no workers up"
@@ -318,8 +319,7 @@ def _requeue(facts: Facts, cause: Cause, budgets: RequeueBudgets, said: str = ""
     if spent := _spent(facts, cause, budgets):
         spent = spent._replace(text=f"{spent.text}; now: {asker.as_counted or why}")
         return _hold(spent, facts, budgets, cause)
-    signal = asker.signal if asker.is_sent and not facts.is_task else ""
-    return _go_on(facts, budgets, Requeue(cause, why, "", signal))
+    return _go_on(facts, budgets, Requeue(cause, why, "", "" if facts.is_task else asker.signal))
 
 
 def _unfit(facts: Facts) -> str:
@@ -394,7 +394,7 @@ def _hold(spent: Spent, facts: Facts, budgets: RequeueBudgets, cause: Cause) -> 
     """Hold or end the run for a spent budget; workers that run in other tasks save first."""
     state, holds = facts.state, _may_hold(facts, budgets)
     is_training = state.running is not None and not state.leaving
-    if facts.is_task and is_training and facts.others is not None and facts.others.running:
+    if is_training and facts.others is not None and facts.others.running:
         return SaveFirst(cause, spent.text, holds, spent.budget)
     if not holds:
         return failed(spent.text)
