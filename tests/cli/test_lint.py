@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import stat
 from pathlib import Path
 
@@ -73,6 +74,15 @@ def test_options_of_a_script_that_a_script_writes_are_not_late(
         ("srun python", "srun --no-kill python", ("HE112", 5)),
         ("srun python", "srun --kill-on-bad-exit=1 python", ("HE113", 5)),
         ("python train", "torchrun train", ("HE114", 5)),
+        ("srun python", 'LAUNCH="torchrun -n 2"\nsrun $LAUNCH', ("HE114", 6)),
+        ("srun python", "export LAUNCH=torchrun # see below\nsrun ${LAUNCH:-python}", ("HE114", 6)),
+        ("srun python", 'RUN="python -m"\nRUN+=" torch.distributed.run"\n\nsrun $RUN', ("HE114", 8)),
+        ("srun python", 'A="torchrun \\\n -n 2"\nB="$A train.py"\nsrun bash -c "$B"', ("HE114", 8)),
+        ("srun python", 'A=(torchrun # many\n  -n 2)\nB=1\nsrun "${A[@]}"', ("HE114", 8)),
+        ("srun python", "A='torchrun'\nsrun bash -lc 'cd x && $A'", ("HE114", 6)),
+        ("srun python", 'GO="exec srun"\n$GO python', ("HE108", 6)),
+        ("srun python", "OPTIONS=--kill-on-bad-exit\nsrun -n 4 $OPTIONS python", ("HE113", 6)),
+        ("trap :", 'AGAIN="scontrol requeue $SLURM_JOB_ID"\n$AGAIN\ntrap :', ("HE111", 5)),
     ],
 )
 def test_each_pitfall_of_a_job_script_is_found_in_its_line(
@@ -91,6 +101,12 @@ def test_each_pitfall_of_a_job_script_is_found_in_its_line(
         "srun --no-kill-me python x",
         "srun --kill-on-bad-exit=0 python x",
         "cat <<END\nscontrol requeue 7\nEND",
+        "LAUNCH=torchrun",
+        "LAUNCH=(torchrun x)\nLAUNCH=python\n$LAUNCH x",
+        "LAUNCH=torchrun\necho \"$LAUNCH is not used\" '$LAUNCH' # $LAUNCH",
+        "A=x\n" + 'A="$A$A"\n' * 200 + "$A",
+        "srun --exclusive python x -k -K",
+        "srun python -c 'torchrun'",
     ],
 )
 def test_text_that_is_no_command_is_no_pitfall(
@@ -146,10 +162,85 @@ def test_each_pitfall_of_a_training_script_is_found(
 
 
 def test_a_job_file_is_checked_as_submit_does(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A key that does not exist is found; the example's file has none."""
+    """A wrong value is found with its line and its own fix; the example's file has none."""
     job = 'command = "train.py"\nnodes = 2\ngpus_per_node = 8\nexclusive = true\ntime = "4h"\n'
     assert [] == linted(tmp_path, capfd, job, "job.toml")
     assert [("HE301", 6)] == linted(tmp_path, capfd, f"{job}nodse = 3\n", "job.toml")
+    file = tmp_path / "wrong.toml"
+    file.write_text('command = "train.py"\nnodes = "many"\n')
+    assert 1 == app.run(["lint", str(file)])
+    fix = "write N, or MIN:MAX for an elastic run, e.g. 4 or 2:4"
+    assert (
+        f"{file}:2: HE301 nodes = 'many' is not a node count\n    nodes = \"many\"\n  fix: {fix}\n"
+        "1 finding; hpc-elastic lint --explain HE301\n"
+    ) == capfd.readouterr().out
+    assert 1 == app.run(["lint", str(file), "--json"])
+    assert fix == json.loads(capfd.readouterr().out)["findings"][0]["fix"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("job.sbatch", "#!/usr/bin/env python3\n#SBATCH --requeue\nimport os\n", [("HE106", 1)]),
+        ("job", "#!/usr/bin/python3.11\n#SBATCH --requeue\nx = (\n", [("HE106", 1), ("HE201", 3)]),
+        ("train", "#!/usr/bin/env python3\nfrom hpc_elastic.frameworks.torch import Checkpoints\n", []),
+        ("train.py", "from hpc_elastic.frameworks.torch import Checkpoints\n", []),
+        ("job.txt", f"# a comment\n{GOOD.partition(chr(10))[2]}", [("HE103", 1)]),
+        ("job", GOOD, []),
+    ],
+)
+def test_name_and_text_tell_the_kind_of_a_file(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, text: str, expected: list[tuple[str, int]]
+) -> None:
+    """A job script in Python is checked for its options, and not for the calls of a training script."""
+    assert expected == linted(tmp_path, capfd, text, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("notes.txt", "to do\n"), ("job.json", '{"nodes": 2}'), ("empty", "")]
+)
+def test_a_file_of_no_known_kind_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, text: str
+) -> None:
+    """The error names the file, and says what lint takes."""
+    (tmp_path / name).write_text(text)
+    assert 2 == app.run(["lint", "--fix", str(tmp_path / name)])
+    error = capfd.readouterr().err
+    assert f"{tmp_path / name} is no script and no job file" in error
+    assert "an sbatch script (#!/bin/bash), a training script (.py) or a job file in TOML (.toml)" in error
+    assert text == (tmp_path / name).read_text()
+
+
+def test_a_script_that_cannot_be_fixed_stays_as_it_is(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Without `#!`, with a second name, and on a disk without room; the error says so."""
+    file = tmp_path / "job.sbatch"
+    broken = GOOD.replace("#SBATCH --open-mode=append\n", "") + "# long\n" * 9999
+    no_interpreter = broken.partition("\n")[2]
+    file.write_text(no_interpreter)
+    assert 2 == app.run(["lint", "--fix", str(file)])
+    assert "is not changed: its first line names no interpreter (#!)" in capfd.readouterr().err
+    assert no_interpreter == file.read_text()
+    assert 1 == app.run(["lint", str(file)])
+    assert "can be fixed" not in capfd.readouterr().out
+
+    file.write_text(broken)
+    (tmp_path / "other.sbatch").hardlink_to(file)
+    assert 2 == app.run(["lint", "--fix", str(file)])
+    assert "has a second name (a hard link)" in capfd.readouterr().err
+    (tmp_path / "other.sbatch").unlink()
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(broken), before[1]))
+    try:
+        assert 2 == app.run(["lint", "--fix", str(file)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    error = capfd.readouterr().err
+    assert "cannot be written, and is as before: File too large" in error, error
+    assert broken == file.read_text()
+    assert [file] == list(tmp_path.iterdir())
 
 
 def test_findings_are_lines_that_editors_understand(

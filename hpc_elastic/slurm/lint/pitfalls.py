@@ -173,3 +173,4 @@ class LintFinding(NamedTuple):
     line: int  # from 1
     rule: Pitfall
     detail: str = ""  # in place of the rule's title
+    fix: str = ""  # in place of the rule's fix

@@ -4,59 +4,41 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from hpc_elastic.slurm.job.shell_text import DOCUMENT, code_of, parts
+from hpc_elastic.slurm.job.shell_text import DOCUMENT, code_of
+from hpc_elastic.slurm.lint.commands import ScriptCommand, commands_of
+from hpc_elastic.slurm.lint.file_kind import BOM
 from hpc_elastic.slurm.lint.pitfalls import LintFinding, Pitfall
 
-BOM = "\ufeff"
 _OPTION = re.compile(r"#SBATCH\s+(.*)")
-_SRUN = re.compile(r"(?<![\w./-])srun(?![\w./-])")
 _TORCHRUN = re.compile(r"(?<![\w./-])torchrun(?![\w-])|torch\.distributed\.(?:run|launch)(?!\w)")
 _REQUEUE = re.compile(r"(?<![\w./-])scontrol\s+requeue\b")
 _TRAP = re.compile(r"(?<![\w./-])trap\s.*\b(?:SIG)?TERM\b")
 _KILLS = re.compile(r"(?<!\S)(?:--kill-on-bad-exit(?:=[1-9]\d*)?|-K[1-9]*)(?!\S)")
 _NO_KILL = re.compile(r"(?<!\S)(?:--no-kill|-k)(?!\S)")
+# Our own scripts have their traps in another file.
 _FINISHES = re.compile(r"(?<![\w-])finish(?![\w-])")
 
 
-def script_findings(text: str) -> list[LintFinding]:
-    """Return the pitfalls of a job script, in the order of its lines."""
+def script_findings(text: str, *, is_shell: bool = True) -> list[LintFinding]:
+    """Return the pitfalls of a job script, in the order of its lines.
+
+    Args:
+        text: of the script.
+        is_shell: its commands are those of a shell; otherwise only the options for sbatch are looked at.
+    """
     plain = text.removeprefix(BOM).replace("\r\n", "\n")
     found = [LintFinding(1, Pitfall.WINDOWS_TEXT)] if plain != text else []
     if not plain.startswith("#!"):
         found.append(LintFinding(1, Pitfall.NO_SHEBANG))
-    code = code_of(plain)
-    commands, (options, late) = _commands(plain, code), _options(plain, code)
+    code = code_of(plain) if is_shell else plain
+    commands, (options, late) = commands_of(plain, code) if is_shell else [], _options(plain, code)
     found += _of_options(options, late)
     found += _of_commands(commands)
-    found += _of_sruns(commands)
+    if not (_FINISHES.search(code) or any(_FINISHES.search(one.runs) for one in commands)):
+        found += _of_sruns(commands)
     found += _of_no_kill(options, commands)
     return sorted(found)
-
-
-class _Command(NamedTuple):
-    """A command of a script."""
-
-    line: int
-    code: str  # with marks for quoted text
-    text: str
-    after: str  # the operator behind it
-
-    @property
-    def starts_srun(self) -> bool:
-        """Whether it runs srun."""
-        return _SRUN.search(self.code) is not None
-
-
-def _commands(text: str, code: str) -> list[_Command]:
-    found = []
-    for part in parts(code):
-        own = code[part.start : part.end]
-        begin = part.start + len(own) - len(own.lstrip())
-        line = text.count("\n", 0, begin) + 1
-        found.append(_Command(line, own, text[part.start : part.end], part.after))
-    return found
 
 
 def _options(text: str, code: str) -> tuple[dict[int, str], dict[int, str]]:
@@ -86,21 +68,19 @@ def _of_options(read: dict[int, str], late: dict[int, str]) -> Iterator[LintFind
             yield LintFinding(line, Pitfall.SIGNAL_TO_BATCH)
 
 
-def _of_commands(commands: list[_Command]) -> Iterator[LintFinding]:
+def _of_commands(commands: list[ScriptCommand]) -> Iterator[LintFinding]:
     for one in commands:
-        said = one.text if re.match(r"\s*trap\s", one.code) else one.code  # the words of a trap are quoted
+        said = one.text if re.match(r"\s*trap\s", one.code) else one.runs  # the words of a trap are quoted
         if _REQUEUE.search(said):
             yield LintFinding(one.line, Pitfall.OWN_REQUEUE)
-        if _TORCHRUN.search(one.code):
+        if _TORCHRUN.search(one.runs):
             yield LintFinding(one.line, Pitfall.TORCHRUN)
-        if one.starts_srun and _KILLS.search(one.code):
+        if _KILLS.search(one.srun_options):
             yield LintFinding(one.line, Pitfall.KILL_ON_BAD_EXIT)
 
 
-def _of_sruns(commands: list[_Command]) -> Iterator[LintFinding]:
-    """Yield the ways in which a script ends before its tasks; ours has its traps in another file."""
-    if any(_FINISHES.search(one.code) for one in commands):
-        return
+def _of_sruns(commands: list[ScriptCommand]) -> Iterator[LintFinding]:
+    """Yield the ways in which a script ends before its tasks."""
     has_trap = False
     for one in commands:
         has_trap = has_trap or _TRAP.search(one.code) is not None
@@ -114,10 +94,10 @@ def _of_sruns(commands: list[_Command]) -> Iterator[LintFinding]:
             yield LintFinding(one.line, Pitfall.SRUN_IN_BACKGROUND)
 
 
-def _of_no_kill(options: dict[int, str], commands: list[_Command]) -> Iterator[LintFinding]:
+def _of_no_kill(options: dict[int, str], commands: list[ScriptCommand]) -> Iterator[LintFinding]:
     of_job = [line for line, option in options.items() if _NO_KILL.search(option)]
     for one in commands:
-        if one.starts_srun and bool(_NO_KILL.search(one.code)) != bool(of_job):
+        if one.starts_srun and bool(_NO_KILL.search(one.srun_options)) != bool(of_job):
             yield LintFinding(of_job[0] if of_job else one.line, Pitfall.HALF_NO_KILL)
 
 
@@ -125,13 +105,13 @@ def fixed(text: str, findings: list[LintFinding]) -> str:
     """Return a script with the changes that are safe.
 
     Args:
-        text: of the script.
+        text: of the script, which has a first line with ``#!``.
         findings: in it.
     """
     rules = {found.rule for found in findings}
     if Pitfall.WINDOWS_TEXT in rules:
         text = text.removeprefix(BOM).replace("\r\n", "\n")
-    if Pitfall.LOG_TRUNCATED in rules and text.startswith("#!"):
+    if Pitfall.LOG_TRUNCATED in rules:
         first, _, rest = text.partition("\n")
         text = f"{first}\n#SBATCH --open-mode=append\n{rest}"
     return text

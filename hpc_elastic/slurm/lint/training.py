@@ -18,12 +18,25 @@ _HELPERS = "hpc_elastic.frameworks"  # they call the functions of the worker
 
 def training_findings(text: str) -> list[LintFinding]:
     """Return the pitfalls of a training script, in the order of its lines."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None) or 1
-        return [LintFinding(line, Pitfall.PYTHON_SYNTAX, f"Python cannot read the script: {error.args[0]}")]
+    tree = _read(text)
+    if isinstance(tree, LintFinding):
+        return [tree]
     return sorted([*_own_handlers(tree), *_missing_calls(tree)])
+
+
+def python_syntax(text: str) -> list[LintFinding]:
+    """Return the line at which Python cannot read a script, if there is one."""
+    tree = _read(text)
+    return [tree] if isinstance(tree, LintFinding) else []
+
+
+def _read(text: str) -> ast.AST | LintFinding:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two of nested brackets
+        line = getattr(error, "lineno", None) or 1
+        said = error.args[0] if error.args else "too many brackets inside each other"
+        return LintFinding(line, Pitfall.PYTHON_SYNTAX, f"Python cannot read the script: {said}")
 
 
 def _own_handlers(tree: ast.AST) -> Iterator[LintFinding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as to_json
 import os
 import re
+import shutil
 import subprocess  # noqa: TID251 - asks the shell of a script whether it can read it
 from typing import Annotated, Optional
 
@@ -13,12 +14,14 @@ from hpc_elastic.cli.run_argument import AsJson
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.errors import InputError
 from hpc_elastic.slurm.job.job_file import build_spec, read_job_file
+from hpc_elastic.slurm.lint.file_kind import BOM, FileKind, kind_of
 from hpc_elastic.slurm.lint.pitfalls import RULES, LintFinding, Pitfall
 from hpc_elastic.slurm.lint.script import fixed, script_findings
-from hpc_elastic.slurm.lint.training import training_findings
+from hpc_elastic.slurm.lint.training import python_syntax, training_findings
 from hpc_elastic.store.plain_file import read_given
-from hpc_elastic.text import count_text, visible
+from hpc_elastic.text import count_text, visible, visible_lines
 from hpc_elastic.typed_json import whole_number
+from hpc_elastic.worker.atomic import AtomicWrite
 
 FORMAT = 1
 _SHELLS = re.compile(r"#!\s*(?:/usr/bin/env\s+)?\S*?\b(bash|sh|dash|ksh)\b")
@@ -55,9 +58,8 @@ def lint(
     text = _read(file)
     findings = _findings(file, text)
     changed = 0
-    if fix and (new := fixed(text, findings)) != text:
-        _write(file, new)
-        left = _findings(file, new)
+    if fix:
+        left = _findings(file, _fix(file, text, findings))
         changed, findings = len(findings) - len(left), left
     hand_out(_json(file, findings)) if json else _show(file, findings, changed)
     return 1 if findings else 0
@@ -75,13 +77,27 @@ def _explain(code: str) -> int:
     return 0
 
 
+def _kind(file: str, text: str) -> FileKind:
+    kind = kind_of(file, text)
+    if kind is not None:
+        return kind
+    raise InputError(
+        f"{file} is no script and no job file: its first line names no interpreter (#!), no line begins with "
+        "#SBATCH, and its name does not tell",
+        where="FILE",
+        fix="give an sbatch script (#!/bin/bash), a training script (.py) or a job file in TOML (.toml)",
+    )
+
+
 def _findings(file: str, text: str) -> list[LintFinding]:
-    if file.endswith(".toml"):
+    kind = _kind(file, text)
+    if kind is FileKind.JOB_FILE:
         return _of_job_file(file)
-    first = text.partition("\n")[0]
-    if file.endswith(".py") or (first.startswith("#!") and "python" in first):
+    if kind is FileKind.TRAINING:
         return training_findings(text)
-    return sorted([*_of_shell(text, first), *script_findings(text)])
+    if kind is FileKind.PYTHON_JOB:
+        return sorted([*python_syntax(text), *script_findings(text, is_shell=False)])
+    return sorted([*_of_shell(text, text.partition("\n")[0]), *script_findings(text)])
 
 
 def _of_job_file(file: str) -> list[LintFinding]:
@@ -89,7 +105,8 @@ def _of_job_file(file: str) -> list[LintFinding]:
         build_spec(read_job_file(file), {})
     except InputError as error:
         line = whole_number(error.where.removeprefix(f"{file}:"))
-        return [LintFinding(line or 1, Pitfall.JOB_FILE, str(error).splitlines()[0])]
+        place = f"{error.where}: " if error.where not in ("", file) and line is None else ""
+        return [LintFinding(line or 1, Pitfall.JOB_FILE, f"{place}{error.message}", error.fix)]
     return []
 
 
@@ -125,28 +142,66 @@ def _read(file: str) -> str:
         ) from None
 
 
+def _fix(file: str, text: str, findings: list[LintFinding]) -> str:
+    """Change a script where that is safe, and return its text.
+
+    Raises:
+        InputError: no such change is known for it, or it cannot be written; the file is as before.
+    """
+    if _kind(file, text) in (FileKind.JOB_FILE, FileKind.TRAINING):
+        return text
+    if not text.removeprefix(BOM).startswith("#!"):
+        raise InputError(
+            f"{file} is not changed: its first line names no interpreter (#!)",
+            where="--fix",
+            fix="begin the script with #!/bin/bash, then lint --fix",
+        )
+    new = fixed(text, findings)
+    if new != text:
+        _write(file, new)
+    return new
+
+
 def _write(file: str, text: str) -> None:
+    """Replace a file by one with its mode, in one step: on a full disk the old one stays as it is."""
+    target = os.path.realpath(file)
     try:
-        with open(file, "w", encoding="utf-8", newline="") as opened:  # keeps its mode, owner and links
-            opened.write(text)
+        if os.stat(target).st_nlink > 1:
+            raise InputError(
+                f"{file} has a second name (a hard link), which would keep the old text",
+                where="--fix",
+                fix="lint --fix a copy",
+            )
+        with AtomicWrite(target) as opened:
+            opened.write(text.encode("utf-8"))
+            shutil.copystat(target, opened.name)
+            os.utime(opened.name)
     except OSError as error:
         raise InputError(
-            f"{file} cannot be written: {error.strerror}", where="--fix", fix="lint without --fix"
+            f"{file} cannot be written, and is as before: {error.strerror or error}",
+            where="--fix",
+            fix="its directory must be writable and have room; or lint a copy of it",
         ) from None
 
 
 def _show(file: str, findings: list[LintFinding], changed: int) -> None:
     for found in findings:
         text = found.detail or RULES[found.rule].title
-        say(f"{visible(file)}:{found.line}: {found.rule.value} {visible(text)}")
+        say(f"{visible(file)}:{found.line}: {found.rule.value} {visible_lines(text)}")
+        if found.fix:
+            say(f"  fix: {visible(found.fix)}")
     if changed:
         say(f"{count_text(changed, 'finding')} fixed")
     if not findings:
         say("no findings")
         return
-    fixable = sum(RULES[found.rule].is_fixable for found in findings)
+    fixable = sum(_is_fixable(found, findings) for found in findings)
     more = f", {fixable} can be fixed with --fix" if fixable else ""
     say(f"{count_text(len(findings), 'finding')}{more}; hpc-elastic lint --explain {findings[0].rule.value}")
+
+
+def _is_fixable(one: LintFinding, findings: list[LintFinding]) -> bool:
+    return RULES[one.rule].is_fixable and not any(other.rule is Pitfall.NO_SHEBANG for other in findings)
 
 
 def _json(file: str, findings: list[LintFinding]) -> str:
@@ -155,8 +210,8 @@ def _json(file: str, findings: list[LintFinding]) -> str:
             "code": one.rule.value,
             "line": one.line,
             "text": one.detail or RULES[one.rule].title,
-            "fix": RULES[one.rule].fix,
-            "is_fixable": RULES[one.rule].is_fixable,
+            "fix": one.fix or RULES[one.rule].fix,
+            "is_fixable": _is_fixable(one, findings),
         }
         for one in findings
     ]
