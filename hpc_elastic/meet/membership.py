@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain, count
 from typing import NamedTuple
@@ -91,6 +91,8 @@ class Membership:
         self.known = 0  # number of the newest journal record this agent has read; told with each beat
         self.tell_steps: Callable[[], str] = str  # the steps of the ranks, told with each beat
         self._name: MemberName | None = None
+        self._text = ""  # the same as its file name
+        self._steps: dict[tuple[int, str], int] = {}  # told, by round and node id; a told step stays
         self._beat_at = float("-inf")
         self._was_blind = False  # since the last look
 
@@ -125,8 +127,9 @@ class Membership:
         counter = 0 if old is None else old.counter + 1
         steps = self.tell_steps() if phase is Phase.RUNNING else ""
         new = MemberName(self.node_id, self.epoch, phase, round_number, counter, self.known, steps)
-        self._store.mark(MEMBERS, new.text(), instead_of=old.text() if old else None)
-        self._name = new
+        text = new.text()
+        self._store.mark(MEMBERS, text, instead_of=self._text or None)
+        self._name, self._text = new, text
         now = self._clock.monotonic()
         self._was_blind = self._was_blind or self._was_away(now)  # this beat hides it from the next look
         self._beat_at = now
@@ -149,15 +152,20 @@ class Membership:
         if name is not None and self._clock.monotonic() >= due:
             self.set_phase(name.phase, name.round)
 
-    def look(self) -> Roster:
+    def look(self, *, steps: bool = False) -> Roster:
         """List the members and return the roster.
 
         An observer that could not look for most of a lease (it was stopped, or its own I/O stalled)
         was blind: it starts all leases anew instead of passing verdicts.
+
+        Args:
+            steps: list the told steps, too.
         """
         before = self._clock.monotonic()
         names = self._store.list(MEMBERS)
         now = self._clock.monotonic()
+        if steps:
+            self._note_steps(self._store.list(STEPS))
         half = self._settings.lease / 2
         listed = set(names)
         new, self._listed = listed - self._listed, listed
@@ -241,17 +249,20 @@ class Membership:
 
     def tell_step(self, round_number: int, step: int) -> None:
         """Tell the first step at which this node's ranks can all stop; -1 if none of them says."""
-        self._store.mark(STEPS, f"{round_number}+{self.node_id}+{step}")
+        name = f"{round_number}+{self.node_id}+{step}"
+        self._store.mark(STEPS, name)
+        self._note_steps([name])
 
     def told_steps(self, round_number: int) -> dict[str, int]:
-        """Return the steps told for a round, by node id."""
-        told = {}
-        for name in self._store.list(STEPS):
+        """Return the steps told for a round, by node id, as far as the looks have shown them."""
+        return {node_id: step for (number, node_id), step in self._steps.items() if number == round_number}
+
+    def _note_steps(self, names: Iterable[str]) -> None:
+        for name in names:
             number, _, rest = name.partition("+")
             node_id, _, step = rest.rpartition("+")
-            if number == str(round_number):
-                told[node_id] = int(step)
-        return told
+            if number.isdecimal():  # else the name is none of ours
+                self._steps[int(number), node_id] = int(step)
 
 
 def claim_node_name(wanted: str, run_dir: str) -> tuple[str, int]:

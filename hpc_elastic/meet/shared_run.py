@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import StoreError
 from hpc_elastic.meet import liveness, rules
-from hpc_elastic.meet.member_names import Phase
+from hpc_elastic.meet.member_names import GONE, Phase
 from hpc_elastic.meet.membership import Membership
 from hpc_elastic.meet.rules import MeetingSettings, sizes_text
 from hpc_elastic.record.journal import (
@@ -63,6 +63,18 @@ class Around(NamedTuple):
     open_store: Callable[[int], Any] | None = None  # returns the key-value store of a round
     check_place: Callable[[], None] | None = None  # raises if another directory is in the place of the run's
     success_ends: bool = True  # whether the run is done when all workers of a round have succeeded
+
+
+class Outlook(NamedTuple):
+    """The others of the newest round, as one agent sees them after a look."""
+
+    next_turn_at: float  # see `SharedRun.next_turn_at`
+    lost: tuple[str, ...]  # members that have vanished while the round runs
+    # the rest is looked at when this node's workers are gone
+    everyone_stopped: bool = False  # all live members' workers are gone
+    everyone_succeeded: bool = False
+    vanished: bool = False  # a member is gone without having said so
+    moved_on: bool = False  # a member waits for the next round
 
 
 class SharedRun:
@@ -232,6 +244,20 @@ class SharedRun:
         self.blind_since = None
         return state
 
+    def outlook(self, *, is_gone: bool) -> Outlook:
+        """Return what the last look at the others has shown.
+
+        Args:
+            is_gone: this node's workers are.
+        """
+        outlook = Outlook(self.next_turn_at(), self.lost)
+        if not is_gone:
+            return outlook
+        # Time passes between the two: who falls silent in it must not count as stopped and not as vanished.
+        everyone_stopped, vanished = self.everyone_in(*GONE), bool(self.vanished())
+        succeeded, moved_on = self.everyone_succeeded(), self.has_moved_on()
+        return Outlook(*outlook[:2], everyone_stopped, succeeded, vanished, moved_on)
+
     def check_place(self) -> None:
         """Check that the directory of the run is where it was.
 
@@ -349,8 +375,8 @@ class SharedRun:
         return liveness.is_on_watch(rank, len(ids), self._beats - rank, turn)
 
     def _watch(self) -> None:
-        self.membership.look()
         running = self.state.running
+        self.membership.look(steps=running is not None and self._gathers_steps(running))
         self._expiry_at = float("inf")
         if running is None:
             return
@@ -366,6 +392,11 @@ class SharedRun:
         self._lost = (running.number, {node_id: nodes[node_id] for node_id in verdict.lost})
         if self._on_watch:
             self._expiry_at = liveness.next_expiry(view, now)
+
+    def _gathers_steps(self, running: RoundFormed) -> bool:
+        """Tell whether this agent computes the step after which all ranks of a round stop."""
+        is_open = self.state.drain is not None and self.state.stop_step is None
+        return is_open and rules.is_proposer(running, self.membership.node_id)
 
     def _view(self, running: RoundFormed) -> liveness.View:
         return liveness.View(

@@ -121,6 +121,8 @@ class GroupLogs:
         Returns:
             True when there is no more to wait for.
         """
+        if not self._tails:
+            return True
         before = self.position()
         is_more = self.pump()
         if not self.blocked_fds():

@@ -6,7 +6,7 @@ from hpc_elastic.errors import InputError, StoreError, TakenOverError
 from hpc_elastic.meet.member_names import GONE, Phase
 from hpc_elastic.meet.rules import Joined
 from hpc_elastic.meet.shared_fs import Interrupted
-from hpc_elastic.meet.shared_run import SharedRun
+from hpc_elastic.meet.shared_run import Outlook, SharedRun
 from hpc_elastic.node.decision import Action, AgentFacts, Group, RestartBudgets, decide, decide_blind
 from hpc_elastic.node.drain.drain import Stopping, UnaskedWatch
 from hpc_elastic.node.drain.leaving import Leaving, stay_out
@@ -57,6 +57,7 @@ class NodeAgent(ElasticAgent):
         self._barrier_since: float | None = None
         self._shown: tuple[Phase, int] | None = None  # the phase that the others know, and its round
         self._watch = RunWatch(parts.paths, parts.loop.watch)
+        self._others = Outlook(0.0, ())  # by the last look
 
     def get_worker_group(self, role: str = "default_role") -> WorkerGroup:  # noqa: ARG002 - torch's
         """Return the worker group; do not change it."""
@@ -176,6 +177,7 @@ class NodeAgent(ElasticAgent):
         status = self._workers.status(now)
         if status is Group.FAILED:
             self._reports.show_failure(group)
+        self._others = self._run.outlook(is_gone=status.is_gone)
         waited = now - self._outage_since >= self._parts.times.exit_barrier
         action = decide_blind(self._facts(status), signalled=self._signalled.asks_to_leave, waited=waited)
         if action is Action.LEAVE:
@@ -200,13 +202,15 @@ class NodeAgent(ElasticAgent):
     def _look(self, status: Group) -> None:
         waits = self._waits_for_others(status)
         self._watch.follow(self._state.last, peers=waits)
+        is_gone = status.is_gone
         self._run.tick(look=waits)
+        self._others = self._run.outlook(is_gone=is_gone)
         self._workers.size_news.look(self._state)
-        if status.is_gone and self._has_no_reason_to_wait():
+        if is_gone and self._has_no_reason_to_wait():
             raise StoreError("no look at the other nodes succeeds")
-        if waits and self._barrier_since is None and status.is_gone:
+        if self._barrier_since is None and is_gone:
             self._barrier_since = self._now()
-        if self._barrier_since is not None and status.is_gone:
+        if self._barrier_since is not None and is_gone:
             self._stopping.tell_wait(self._barrier_since, self._now())
 
     def _has_no_reason_to_wait(self) -> bool:
@@ -217,12 +221,16 @@ class NodeAgent(ElasticAgent):
         since, number = self._barrier_since, self._workers.running.formed.number
         return gather(
             self._run,
+            self._others,
             number,
             status,
             waited=since is not None and self._stopping.has_waited(since, self._now()),
-            wedged=self._workers.ending.wedge is not None,
             budgets=self._budgets,
-        )._replace(leaves_alone=self._signalled.leaves_alone, hang=self._workers.hangs.hang)
+        )._replace(
+            wedged=self._workers.ending.wedge is not None,
+            hang=self._workers.hangs.hang,
+            leaves_alone=self._signalled.leaves_alone,
+        )
 
     def _act(self, action: Action, group: LocalGroup) -> bool:
         """Carry out a decision; return whether to look again at once."""
@@ -256,7 +264,7 @@ class NodeAgent(ElasticAgent):
 
     def _sleep(self, status: Group) -> None:
         events = self._workers.running.events()
-        wake_at = min(self._run.next_turn_at(), self._parts.services.wake_at(), events.due_at)
+        wake_at = min(self._others.next_turn_at, self._parts.services.wake_at(), events.due_at)
         drain_ends = self._stopping.deadline
         if drain_ends is not None and status in (Group.RUNNING, Group.FAILED):
             wake_at = min(wake_at, drain_ends)
@@ -293,33 +301,34 @@ class NodeAgent(ElasticAgent):
 
 
 def gather(
-    run: SharedRun, number: int, group: Group, *, budgets: RestartBudgets, waited: bool, wedged: bool
+    run: SharedRun,
+    others: Outlook,
+    number: int,
+    group: Group,
+    *,
+    budgets: RestartBudgets,
+    waited: bool,
 ) -> AgentFacts:
     """Return the facts of an agent.
 
     Args:
-        run: its view of the others.
+        run: as it was last read.
+        others: its view of the others.
         number: the round its workers are in.
         group: its workers.
         budgets: the limits of the causes that end rounds.
         waited: the exit barrier's time is up.
-        wedged: a worker of this node hangs in the kernel.
     """
-    is_gone = group.is_gone
-    # Time passes between the two: who falls silent in it must not count as stopped and not as vanished.
-    everyone_stopped = is_gone and run.everyone_in(*GONE)
-    vanished = is_gone and bool(run.vanished())
     return AgentFacts(
         state=run.state,
         epoch=run.membership.epoch,
         round=number,
         group=group,
         budgets=budgets,
-        lost=run.lost,
-        vanished=vanished,
-        moved_on=is_gone and run.has_moved_on(),
-        everyone_stopped=everyone_stopped,
-        everyone_succeeded=group is Group.SUCCEEDED and run.everyone_succeeded(),
+        lost=others.lost,
+        vanished=others.vanished,
+        moved_on=others.moved_on,
+        everyone_stopped=others.everyone_stopped,
+        everyone_succeeded=group is Group.SUCCEEDED and others.everyone_succeeded,
         waited_for_others=waited,
-        wedged=wedged,
     )

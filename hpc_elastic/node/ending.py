@@ -105,8 +105,9 @@ class WorkersEnding:
             action: the act that follows if no process is left.
         """
         self._hold.release()
-        group.context.close(timeout=0)
-        unkillable = group.context.unkillable()
+        context = group.context
+        context.close(timeout=0)
+        unkillable = context.unkillable()
         for process in unkillable:
             self._parts.log.say(f"cannot be killed: {process}")
         if not unkillable:

@@ -61,6 +61,7 @@ class NodeWorkers:
         self._work: WorkLog | None = None  # of this round, if this node tells of it
         self.size_news = SizeNews(parts.log.say, self._run.membership.node_id)
         self.last: Results = ({}, {})
+        self._log_files: list[str] = []  # of this round, that are watched
         self._crashes: int | None = None  # of the run, when this agent's last round began
         self._become(WorkerState.INIT)
 
@@ -147,7 +148,8 @@ class NodeWorkers:
         group.describe(self.view, WorkerState.HEALTHY)
         self.telemetry.state_changed()
         self.telemetry.initialized()
-        for path in group.context.log_files():
+        self._log_files = group.context.log_files()
+        for path in self._log_files:
             parts.loop.watch.add_file(path)
         return group
 
@@ -206,7 +208,7 @@ class NodeWorkers:
         if self._parts.log.marks is not None:
             self._parts.log.marks.end()  # before empty logs are removed
         self.hangs.end()
-        for path in group.context.log_files():
+        for path in self._log_files:
             self._parts.loop.watch.remove(path)
         follows, action = action, self.ending.finish(group, action)
         if action is not follows:  # a process is left

@@ -229,6 +229,7 @@ def test_steps_are_told_per_round(mine: Membership, theirs: Membership) -> None:
     mine.tell_step(3, 120)
     theirs.tell_step(3, -1)
     theirs.tell_step(31, 7)
+    mine.look(steps=True)
     assert {node_id("n1"): 120, node_id("n2"): -1} == mine.told_steps(3)
 
 

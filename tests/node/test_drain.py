@@ -410,9 +410,10 @@ def test_what_this_node_was_asked_for_and_the_journal_both_count() -> None:
 def test_workers_that_never_ask_may_run_on_until_their_time_is_up(runs_on: bool, number: int | None) -> None:
     """With a signal of their own; in a drain of workers that ask, nobody is signalled."""
     times = DrainTimes(unasked=Unasked(runs_on=runs_on, number=number))
-    (first, _, one), (second, _, other) = drains(times=times)
+    (first, run, one), (second, _, other) = drains(times=times)
     one.bound = other.bound = -1
     second.step(0.0)
+    run.tick(look=True)
     first.step(0.0)
     assert ("signal", number) in one.told
     assert runs_on is not first.stop_now
@@ -432,6 +433,7 @@ def test_all_nodes_stop_after_the_last_step_that_one_of_them_needs() -> None:
     assert ([], None) == (one.told, run.state.stop_step)
     other.bound = 7
     second.step(2.0)
+    run.tick(look=True)
     first.step(2.0)
     other_run.refresh()
     second.step(3.0)
@@ -442,9 +444,10 @@ def test_all_nodes_stop_after_the_last_step_that_one_of_them_needs() -> None:
 
 def test_workers_that_never_ask_are_signalled_once() -> None:
     """They stop at no step, so they are ended at once."""
-    (first, _, one), (second, _, other) = drains()
+    (first, run, one), (second, _, other) = drains()
     one.bound = other.bound = -1
     second.step(0.0)
+    run.tick(look=True)
     for now in (0.0, 1.0):
         first.step(now)
     assert 1 == len([what for what, _ in one.told if what == "signal"])

@@ -37,7 +37,7 @@ def test_who_falls_silent_while_the_facts_are_gathered_has_not_stopped() -> None
     seen = set()
     clock.tick_s = 0.001
     for _ in range(5000):
-        facts = gather(run, 1, Group.STOPPED, budgets=RestartBudgets(crash=0), waited=False, wedged=False)
+        facts = seen_by(first, Group.STOPPED)
         assert facts.vanished or not facts.everyone_stopped
         seen.add((facts.vanished, facts.everyone_stopped))
     assert {(False, False), (True, True)} <= seen
@@ -54,7 +54,13 @@ def two(memory_store: MemoryStore, clock: FakeClock) -> tuple[SharedFsRendezvous
 def facts_of(node: SharedFsRendezvous, group: Group) -> AgentFacts:
     """Return the facts of a node that has just looked at the others."""
     node.run.membership.look()
-    return gather(node.run, 1, group, budgets=RestartBudgets(crash=0), waited=False, wedged=False)
+    return seen_by(node, group)
+
+
+def seen_by(node: SharedFsRendezvous, group: Group) -> AgentFacts:
+    """Return the facts of a node by its last look."""
+    others = node.run.outlook(is_gone=group.is_gone)
+    return gather(node.run, others, 1, group, budgets=RestartBudgets(crash=0), waited=False)
 
 
 @pytest.mark.parametrize("group", list(Group))
@@ -113,8 +119,7 @@ def test_of_a_member_that_was_never_seen_nothing_is_known(
     membership.look()
     other = second.run.membership.node_id
     membership.roster = {one: seen for one, seen in membership.roster.items() if one != other}
-    facts = gather(first.run, 1, group, budgets=RestartBudgets(crash=0), waited=False, wedged=False)
-    assert not facts.moved_on
+    assert not seen_by(first, group).moved_on
 
 
 @pytest.mark.parametrize("group", list(Group))

@@ -300,13 +300,14 @@ class SimulatedAgent:
         since = self._barrier_since
         assert self.formed is not None
         waited = since is not None and self.node.monotonic() - since >= EXIT_BARRIER_S
-        wedged = self._wedged is not None
         return gather(
-            *(self.shared, self.formed.number, status),
+            self.shared,
+            self.shared.outlook(is_gone=status.is_gone),
+            self.formed.number,
+            status,
             budgets=RestartBudgets(crash=MAX_RESTARTS),
             waited=waited,
-            wedged=wedged,
-        )._replace(leaves_alone=self._leaves_alone)
+        )._replace(leaves_alone=self._leaves_alone, wedged=self._wedged is not None)
 
     def _act(self, action: Action) -> bool:
         """Carry out a decision; return whether to look again at once."""

@@ -306,11 +306,14 @@ class LocalGroup:
         """
         if self._gone or now >= until:
             return False
-        ended, pids = self.context.exit_codes(), self.context.pids()
-        able = {rank: channel.rescue_signal for rank, channel in enumerate(self._channels)}
-        able = {rank: number for rank, number in able.items() if number and rank not in ended}
-        if not self._asked_to_rescue:
-            self._asked_to_rescue = True
+        is_first, self._asked_to_rescue = not self._asked_to_rescue, True
+        numbers = {rank: channel.rescue_signal for rank, channel in enumerate(self._channels)}
+        if not any(numbers.values()):
+            return False
+        context = self.context
+        pids, ended = context.pids(), context.exit_codes()
+        able = {rank: number for rank, number in numbers.items() if number and rank not in ended}
+        if is_first:
             for rank, number in able.items():
                 with suppress(OSError):
                     os.kill(pids[rank], number)
