@@ -65,6 +65,7 @@ class RunPaths:
         self.logs = at("logs")  # everything that agents and workers print
         self.agent_logs = at("logs", "agents")  # one log per node, appended over requeues
         self.timeouts = at("timeouts")  # how long steps and sections have taken: one small file per node
+        self.preload = at("preload.json")  # the modules that workers have imported
         self.paces = at("paces")  # the time of a step on each node, in the names of empty files
         self.account = at("account")  # how far the workers of each round were: one file per node
 

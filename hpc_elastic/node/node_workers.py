@@ -16,6 +16,7 @@ from hpc_elastic.node.setup.agent_log import SizeNews
 from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.spec import WorkerGroup, WorkerSpec, WorkerState
 from hpc_elastic.node.workers.local_group import LocalGroup, Results
+from hpc_elastic.node.workers.worker_env import place_of
 from hpc_elastic.record.journal import RoundFormed
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class NodeWorkers:
         preloader, run = self._parts.start.preloader, self._run
         if preloader is None:
             return
+        preloader.look_for_lessons()
         until = self._parts.clock.monotonic() + _IMPORTING_S
         known = _news(run)
         while preloader.is_importing() and not self._parts.loop.signals and _news(run) == known:
@@ -112,7 +114,8 @@ class NodeWorkers:
                 run.tick(look=True)
             except StoreError:
                 break
-        preloader.begin_round(formed.number)
+        is_first = place_of(formed.members, run.membership.node_id).group_rank == 0
+        preloader.begin_round(formed.number, writes=is_first)
 
     def start(self, formed: RoundFormed) -> LocalGroup:
         """Start the workers of a round.
@@ -215,6 +218,8 @@ class NodeWorkers:
             self._become(WorkerState.UNHEALTHY)
         self.last = group.values(), group.failures()
         self.group = None
+        if self._parts.start.preloader is not None:
+            self._parts.start.preloader.end_round(goes_on=action is Action.REJOIN)
         self._end_work()
         return action
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import signal
 import struct
@@ -360,3 +361,20 @@ def _reap(pid: int) -> None:
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
         pass
+
+
+def map_memory(fd: int, size: int) -> memoryview:
+    """Return the content of a file as memory that other processes share; it needs no descriptor any more.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    _LIBC.mmap.restype = ctypes.c_void_p
+    access = mmap.PROT_READ | mmap.PROT_WRITE
+    place = _LIBC.mmap(
+        None, ctypes.c_size_t(size), ctypes.c_int(access), mmap.MAP_SHARED, ctypes.c_int(fd), ctypes.c_long(0)
+    )
+    if place in (None, ctypes.c_void_p(-1).value):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return memoryview((ctypes.c_char * size).from_address(place)).cast("B")

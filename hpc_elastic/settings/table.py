@@ -75,7 +75,9 @@ class TheProgram:
         to=Agent(),
     )
     preload = setting(
-        NAMES, (), "Python modules that one process per node imports once; each worker is a copy of it",
+        NAMES, (),
+        "Python modules that one process per node imports once; each worker is a copy of it; "
+        "auto: those that the workers have imported",
         to=Agent(""), written=Written(metavar="MODULE,..."),
     )
     modules = setting(NAMES, (), "Environment modules to load (module load ...)")

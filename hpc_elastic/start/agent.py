@@ -188,11 +188,15 @@ class StartContext(NamedTuple):
 def _preloader(options: LaunchOptions, context: StartContext, log: AgentLog) -> Preloader:
     """Return the process that imports modules for the workers, which has begun to do so."""
     from hpc_elastic.processes.linux import adopt_orphans  # noqa: PLC0415 - only if it is asked for
+    from hpc_elastic.processes.preload.learning import LessonFile  # noqa: PLC0415 - the same
     from hpc_elastic.processes.preload.preloader import Preloaded, Preloader  # noqa: PLC0415 - the same
+    from hpc_elastic.processes.preload.rules import AUTO  # noqa: PLC0415 - the same
 
     adopt_orphans()  # the workers that it forks
     env = {**(base_env_for(os.environ) or os.environ), **dict(run_env(options).defaults)}
-    wanted = Preloaded(options.preload, options.argv, env, os.getcwd(), context.scratch)
+    named = tuple(name for name in options.preload if name != AUTO)
+    lessons = LessonFile(options.paths.preload) if AUTO in options.preload else None
+    wanted = Preloaded(named, options.argv, env, os.getcwd(), context.scratch, lessons)
     made = Preloader(wanted, SystemClock(), log.say)
     made.start()
     return made

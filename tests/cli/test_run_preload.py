@@ -21,11 +21,13 @@ from tests.cli.lines import Line
 COUNTED = "import os\nwith open('imports', 'a') as file: file.write(f'{os.getpid()}\\n')\n"
 SLOW = "import time\nopen('begun', 'w').close()\ntime.sleep(1000)\n"
 FAILS_ONCE = """
-import counted
+import sys
+HAD = "filelock" in sys.modules
+import counted, filelock
 rounds = os.environ["TORCHELASTIC_RESTART_COUNT"]
 if rounds == "0" and os.environ["RANK"] == "1":
     os.kill(os.getpid(), 9)
-print("round", rounds, flush=True)
+print("round", rounds, HAD, flush=True)
 if rounds == "0":
     __import__("time").sleep(1000)
 """
@@ -39,16 +41,18 @@ def _line(home: Path, script: str, **modules: str) -> Line:
 
 @pytest.mark.slow
 def test_modules_are_imported_once_for_all_workers_of_all_rounds(tmp_path: Path) -> None:
-    """Two workers, and two more after a crash."""
+    """Two workers, and two more after a crash, which have what the first two imported."""
     line = _line(tmp_path, FAILS_ONCE, counted=COUNTED)
-    words = ("--standalone", "--nproc-per-node=2", "--max-restarts=1", "--preload=counted,json")
+    words = ("--standalone", "--nproc-per-node=2", "--max-restarts=1", "--preload=auto,counted,json")
     ended = line.run(*words, "w.py", "arg")
     assert 0 == ended.code, ended.err
-    assert 1 == len((tmp_path / "imports").read_text().splitlines())
+    assert 2 == len((tmp_path / "imports").read_text().splitlines())  # anew with what was learned
     assert ["arg"] == ended.workers[0]["args"]
     assert ["0", "1"] == ended.env("RANK")
     assert "preloaded counted, json (" in ended.err
-    assert "round 1" in ended.out
+    assert "preloaded counted, json, filelock (" in ended.err
+    assert 2 == ended.out.count("round 1 True")
+    assert 1 == len(list((tmp_path).rglob("preload.json")))
 
 
 def test_a_command_that_is_no_python_is_started_as_always(tmp_path: Path) -> None:
@@ -111,6 +115,9 @@ def test_what_is_no_name_of_a_module_is_refused(name: str) -> None:
 
 def test_a_job_hands_the_modules_to_its_agents() -> None:
     """As one word, whether --preload was repeated or names several."""
+    assert "--preload=auto,a.b" in agent_flags(
+        build_spec(JobFile(), {"command": "x.py", "preload": "auto a.b"})
+    )
     for preload in (["torch", "a.b", "c"], ["torch,a.b", "c"], "torch, a.b c"):
         spec = build_spec(JobFile(), {"command": ["x.py"], "preload": preload})
         assert "--preload=torch,a.b,c" in agent_flags(spec)
@@ -137,4 +144,5 @@ def test_doctor_tells_that_nothing_can_be_preloaded(
     (tmp_path / "socket.py").write_text("")
     assert 0 == main(["doctor", "--preload", "no_such_module"])
     assert "a forked one" not in capsys.readouterr().out
+    assert 2 == main(["doctor", "--preload", "auto"])
     assert 2 == main(["doctor", "--preload", ","])

@@ -12,19 +12,21 @@ from typing import Any, Final, NamedTuple
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.processes.linux import read_stat, send_kill
-from hpc_elastic.processes.preload.rules import PythonCommand, read_command
+from hpc_elastic.processes.preload.learning import Learning, LessonFile
+from hpc_elastic.processes.preload.rules import Imported, PythonCommand, read_command
 from hpc_elastic.processes.process import ChildProcess, ProcessSpec, WorkerStartError, open_stdio, spawn
 
 _CODE: Final = (
     "import os, sys; path = sys.path[:]; had = frozenset(sys.modules); "
     "at = path.index(os.path.dirname(os.__file__)); sys.path[:] = [*path[at:at + 2], {home!a}]; "
     "from hpc_elastic.processes.preload.server import Begin, main; "
-    "main(Begin(path, had, {link}), {modules!a}, {words!a})"
+    "main(Begin(path, had, {link}, {learned!a}), {modules!a}, {words!a})"
 )
 _ANSWER_S: Final = 2.0  # for all workers of a round; a longer wait would cost a heartbeat
 _MOST_DEATHS: Final = 3
 _MESSAGE: Final = 1 << 16
 _MIB: Final = 1024
+_MOST_SHOWN: Final = 6  # packages
 
 
 class PreloadPhase(Enum):
@@ -44,6 +46,7 @@ class Preloaded(NamedTuple):
         env: the variables that all workers have in common.
         cwd: their working directory.
         scratch: a private directory for the output of the imports.
+        lessons: keeps the modules that workers import; None: nothing is learned.
     """
 
     modules: tuple[str, ...]
@@ -51,6 +54,7 @@ class Preloaded(NamedTuple):
     env: Mapping[str, str]
     cwd: str
     scratch: str
+    lessons: LessonFile | None = None
 
 
 class Preloader:
@@ -74,12 +78,15 @@ class Preloader:
         self._process: ChildProcess | None = None
         self._link: socket.socket | None = None
         self._importing = ""
+        self._has_learned = False  # the process has learned modules
+        self._given: tuple[Imported, ...] = ()  # the learned modules that it was to import
         self._answers: dict[int, int] = {}  # pid by the number of the request
         self._asked = 0
         self._answered = 0  # requests of this round
         self._deaths = 0
         self.blamed: dict[str, str] = {}
         """The modules that cannot be preloaded, and why."""
+        self._learned = Learning(wanted.lessons, clock)
         self._round = ""
         self._answer_until = 0.0
         self.phase = PreloadPhase.OFF
@@ -94,13 +101,16 @@ class Preloader:
                 "python SCRIPT, python -m MODULE or python -c CODE"
             )
             return
-        if self._modules:
+        if self._modules or self._learned.is_on:
             self._start(self._command)
 
     def _start(self, command: PythonCommand) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         link = theirs.fileno()
-        code = _CODE.format(home=_home(), link=link, modules=self._modules, words=command.words)
+        learned = self._write_learned()
+        code = _CODE.format(
+            home=_home(), link=link, modules=self._modules, learned=learned, words=command.words
+        )
         out, err = (os.path.join(self._wanted.scratch, f"preload.{name}") for name in ("out", "err"))
         for path in (out, err):
             with open(path, "wb"):
@@ -118,6 +128,16 @@ class Preloader:
         self._process, self._link, self.phase = process, ours, PreloadPhase.IMPORTING
         self.pids.add(process.pid)
 
+    def _write_learned(self) -> str:
+        """Return a file with the modules that have been learned; empty if there is none."""
+        modules = self._given = self._learned.lessons.modules
+        if not modules:
+            return ""
+        path = os.path.join(self._wanted.scratch, "preload.learned")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(modules, file)
+        return path
+
     def fds(self) -> list[int]:
         """Return the descriptors that become readable when `look` has something to do."""
         return [] if self._link is None else [self._link.fileno()]
@@ -126,6 +146,28 @@ class Preloader:
         """Take note of messages of the process, and of its end; never blocks."""
         while self._link is not None and _is_readable(self._link, 0.0):
             self._take()
+        if self.phase is PreloadPhase.READY and self._learned.look():
+            self._restart()
+
+    def end_round(self, *, goes_on: bool) -> None:
+        """Take note that the workers of a round have ended.
+
+        Args:
+            goes_on: others follow, for which it pays to preload the modules of these.
+        """
+        self._learned.end_round()
+        if goes_on:
+            self._import_learned()
+
+    def look_for_lessons(self) -> None:
+        """Import the modules of other nodes' workers, if none of this node have run yet."""
+        self._learned.read_again()
+        self._import_learned()
+
+    def _import_learned(self) -> None:
+        is_bare = self.phase is PreloadPhase.READY and not self._has_learned
+        if is_bare and self._learned.lessons.modules != self._given:
+            self._restart()
 
     def is_importing(self) -> bool:
         """Tell whether it pays to wait for the imports; a process that a signal has stopped is given up."""
@@ -137,8 +179,14 @@ class Preloader:
             self._replace("was stopped")
         return self.phase is PreloadPhase.IMPORTING
 
-    def begin_round(self, number: int) -> None:
-        """Take note that workers of another round are going to be started."""
+    def begin_round(self, number: int, *, writes: bool = True) -> None:
+        """Take note that workers of another round are going to be started.
+
+        Args:
+            number: of the round.
+            writes: this node keeps the lessons for later starts of the run.
+        """
+        self._learned.begin_round(writes=writes)
         self._round = str(number)
         self._answer_until = self._clock.monotonic() + _ANSWER_S
         self._answered = 0
@@ -165,10 +213,11 @@ class Preloader:
         if command.interpreter != (self._command.interpreter if self._command else ()):
             return None
         stdio = open_stdio(spec)
+        notes = self._learned.open_book()
         started, starting = os.pipe()
         waiting, go = os.pipe()
         try:
-            pid = self._ask(self._link, self._request(spec, command), (*stdio, starting, waiting))
+            pid = self._ask(self._link, self._request(spec, command), (*stdio, starting, waiting, *notes))
             if pid is None:
                 os.close(started)
                 return None
@@ -242,7 +291,12 @@ class Preloader:
 
     def _become_ready(self, told: Mapping[str, Any]) -> None:
         self.phase, self._importing = PreloadPhase.READY, ""
-        names = ", ".join(self._modules)
+        learned = [str(name) for name in told["learned"]]
+        self._has_learned = bool(learned)
+        names = _names_text([*self._modules, *learned])
+        if not names:
+            self._say("nothing is preloaded yet: the imports of this round's workers are learned")
+            return
         memory = f", {told['pss_kb'] // _MIB} MiB" if told["pss_kb"] else ""
         self._say(f"preloaded {names} ({told['loaded']} modules, {told['seconds']:.1f} s{memory})")
 
@@ -254,15 +308,20 @@ class Preloader:
             self.blamed[name] = why
             if name in self._modules:
                 self._modules.remove(name)
+        if self._learned.blame(blamed, for_good=True):
+            self._say("too many modules that workers import cannot be preloaded: no more are learned")
         self._restart()
 
     def _replace(self, why: str) -> None:
         """Start another process in place of one that is gone or does not answer; at most three times."""
         self._deaths += 1
-        if self._importing and self._importing in self._modules:
-            self._say(f"{self._importing} is not preloaded: the process {why} while it imported it")
-            self._modules.remove(self._importing)
-            self.blamed[self._importing] = f"is being imported as its process {why}"
+        at = self._importing
+        if at and (at in self._modules or self._learned.has(at)):
+            self._say(f"{at} is not preloaded: the process {why} while it imported it")
+            self.blamed[at] = f"is being imported as its process {why}"
+            if at in self._modules:
+                self._modules.remove(at)
+            self._learned.blame({at: self.blamed[at]}, for_good=False)
         else:
             again = "another is started" if self._deaths < _MOST_DEATHS else "nothing is preloaded any more"
             self._say(f"the process that has preloaded modules {why}; {again}")
@@ -305,6 +364,17 @@ class Preloader:
     def close(self) -> None:
         """End the process for good."""
         self._forget()
+        self._learned.close()
+
+
+def _names_text(names: list[str]) -> str:
+    """Return the packages of some modules, in a line."""
+    if len(names) <= _MOST_SHOWN:
+        return ", ".join(names)
+    packages = list(dict.fromkeys(name.partition(".")[0] for name in names))
+    shown = packages[:_MOST_SHOWN]
+    more = len(packages) - len(shown)
+    return f"{len(names)} modules of {', '.join(shown)}" + (f" and {more} more packages" if more else "")
 
 
 def _home() -> str:

@@ -21,6 +21,13 @@ _STATUS: Final = {
 }
 _MOST_NAMED: Final = 3
 
+AUTO: Final = "auto"
+"""In place of a name: the modules that workers have imported."""
+_SITES: Final = ("/site-packages/", "/dist-packages/")
+_OURS: Final = "hpc_elastic"
+_LONGEST: Final = 200  # characters of a name that is learned
+_READ_BY_LIBRARIES: Final = ("PYTORCH_", "TORCH_", "CUDA_", "HIP_", "NCCL_", "XLA_", "TF_", "JAX_")
+
 
 class PythonCommand(NamedTuple):
     """The command line of an interpreter.
@@ -82,6 +89,82 @@ def names_of(text: str) -> tuple[tuple[str, ...], str]:
     """Return the names of modules in a text with commas or blanks, and one that is none; each name once."""
     names = tuple(dict.fromkeys(text.replace(",", " ").split()))
     return names, bad_name(names)
+
+
+class Imported(NamedTuple):
+    """A module that a worker has imported, other than by another such module.
+
+    Args:
+        name: of the module.
+        site: the directory of installed packages that it was found in.
+        changed: the variables that had another value by then than at the worker's start.
+    """
+
+    name: str
+    site: str
+    changed: tuple[str, ...] = ()
+
+
+def installed_in(path: str | None) -> str:
+    """Return the directory of installed packages that a file is in; empty for a file of a project."""
+    for site in _SITES:
+        head, found, _ = (path or "").rpartition(site)
+        if found:
+            return head + site.rstrip("/")
+    return ""
+
+
+def is_fit_to_learn(module: Imported) -> bool:
+    """Tell whether a module is installed, and none of this package, which a worker imports in a moment."""
+    name = module.name
+    is_plain = len(name) <= _LONGEST and not bad_name((name,)) and name.partition(".")[0] != _OURS
+    return is_plain and bool(installed_in(f"{module.site}/"))
+
+
+def noted(data: bytes) -> list[Imported]:
+    """Return the modules in the notes of a worker; one whose import came to nothing is not among them."""
+    found: dict[str, Imported] = {}
+    lines = data.decode("utf-8", "replace").split("\n")[:-1]
+    for line in lines:
+        if line.startswith("-"):
+            found.pop(line[1:], None)
+            continue
+        name, _, rest = line.partition("\t")
+        site, *changed = rest.split("\t")
+        module = Imported(name, site, tuple(changed))
+        if is_fit_to_learn(module):
+            found.setdefault(name, module)
+    return list(found.values())
+
+
+def imported_by_most(books: Collection[Collection[Imported]]) -> list[Imported]:
+    """Return the modules that more than half of some workers have imported, in the order of the first."""
+    counts: dict[str, int] = {}
+    first: dict[str, Imported] = {}
+    for book in books:
+        for module in book:
+            counts[module.name] = counts.get(module.name, 0) + 1
+            known = first.setdefault(module.name, module)
+            changed = tuple(dict.fromkeys((*known.changed, *module.changed)))
+            first[module.name] = known._replace(changed=changed)
+    return [module for name, module in first.items() if 2 * counts[name] > len(books)]
+
+
+def set_by_program(changed: Collection[str], before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
+    """Return the variables that the program of a worker has set before an import, and no other import has.
+
+    Args:
+        changed: those that had another value in the worker.
+        before: the environment of the process that preloads, at first.
+        now: the same when the import is due.
+    """
+    return {name for name in changed if before.get(name) == now.get(name)}
+
+
+def read_at_import(names: Collection[str], reads: Collection[str]) -> str:
+    """Return one of some variables that an import looks for, or may do so out of sight; empty if none."""
+    out_of_sight = (*_AT_START, *_READ_BY_LIBRARIES)
+    return next((name for name in sorted(names) if name in reads or name.startswith(out_of_sight)), "")
 
 
 class Snapshot(NamedTuple):

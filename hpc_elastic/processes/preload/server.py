@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import signal
@@ -16,13 +17,13 @@ from importlib.machinery import PathFinder
 from typing import Any, Final, NamedTuple
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.processes.preload import rules, warm_worker
-from hpc_elastic.processes.preload.rules import EnvRead, PythonCommand, Snapshot
+from hpc_elastic.processes.preload import notes, rules, warm_worker
+from hpc_elastic.processes.preload.rules import EnvRead, Imported, PythonCommand, Snapshot
 from hpc_elastic.processes.preload.warm_worker import Fds, WarmStart
 from hpc_elastic.processes.process import TELLING
 
 _MOST_PRINTED: Final = 1 << 20
-_FDS: Final = 6  # the request, three streams, two pipes
+_FDS: Final = 7  # the request, three streams, two pipes, and memory for notes
 _OF_ALL: Final = frozenset(  # what looks at all variables
     (ItemsView.__iter__.__code__, ValuesView.__iter__.__code__, type(os.environ).copy.__code__)
 )
@@ -38,11 +39,13 @@ class Begin(NamedTuple):
         path: the search path of a plain start.
         had: the modules that a plain start has loaded.
         link: descriptor of the socket to the agent.
+        learned: a file with the modules that other workers have imported; empty if there is none.
     """
 
     path: list[str]
     had: Collection[str]
     link: int
+    learned: str = ""
 
 
 class _EndError(Exception):
@@ -61,6 +64,7 @@ def main(begin: Begin, modules: list[str], words: tuple[str, ...]) -> None:
     if command is None:
         raise ValueError(f"no command of Python: {words!r}")
     link = socket.socket(fileno=begin.link)
+    learned = _read_learned(begin.learned)
     server = _Server(link, command)
     for sig in TELLING:
         signal.signal(sig, signal.SIG_IGN)
@@ -71,7 +75,7 @@ def main(begin: Begin, modules: list[str], words: tuple[str, ...]) -> None:
         server.refuse_shadows(own)
         for name in [name for name in own if name.partition(".")[0] == _OURS]:
             del sys.modules[name]  # the user's search path may have another version
-        server.load(modules)
+        server.load(modules, learned)
         worker = server.serve()
     except _EndError:
         os._exit(0)
@@ -87,6 +91,7 @@ class _Server:
         self._env_before = dict(os.environ)
         self._env_after = self._env_before
         self._reads: dict[str, EnvRead] = {}
+        self._reads_of_this: set[str] = set()  # import
         self._current = ""
         self._files: dict[str, tuple[int, int, int]] = {}
         self._printed = (b"", b"")
@@ -109,23 +114,21 @@ class _Server:
             if spec is not None and spec.origin is not None:
                 self._end("off", why=f"{spec.origin} takes the place of Python's own module {name}")
 
-    def load(self, modules: list[str]) -> None:
-        """Import the modules; ends if one of them has an effect that no copy of this process may have."""
+    def load(self, modules: list[str], learned: list[Imported]) -> None:
+        """Import modules; ends if one of them has an effect that no copy of this process may have.
+
+        Args:
+            modules: those that the user has named.
+            learned: those that workers have imported.
+        """
         began = SystemClock().monotonic()
         warm_worker.prepare_main(self._command)
         stop_noting = self._note_reads()
         for name in modules:
-            self._current = name
-            self._tell("importing", name=name)
-            before = _snapshot()
-            try:
-                importlib.import_module(name)
-            except BaseException as error:  # noqa: BLE001 - also SystemExit
-                self._end("blame", modules={name: f"cannot be imported: {type(error).__name__}: {error}"})
-            _end_threads_that_know_of_forks()
-            why = rules.unsafe(before, _snapshot())
+            why = self._import(name)
             if why:
                 self._end("blame", modules={name: why})
+        taken = self._load_learned(learned)
         stop_noting()
         self._env_after = dict(os.environ)
         self._files = _files_of_modules()
@@ -133,7 +136,47 @@ class _Server:
         gc.collect()
         gc.freeze()
         took = SystemClock().monotonic() - began
-        self._tell("ready", seconds=took, pss_kb=_pss_kb(), loaded=len(self._files))
+        self._tell("ready", seconds=took, pss_kb=_pss_kb(), loaded=len(self._files), learned=taken)
+
+    def _import(self, name: str) -> str:
+        """Import a module; return why it cannot be imported, empty if it can."""
+        self._current = name
+        self._reads_of_this.clear()
+        self._tell("importing", name=name)
+        before = _snapshot()
+        try:
+            importlib.import_module(name)
+        except BaseException as error:  # noqa: BLE001 - also SystemExit
+            return f"cannot be imported: {type(error).__name__}: {error}"
+        _end_threads_that_know_of_forks()
+        why = rules.unsafe(before, _snapshot())
+        if why:
+            self._end("blame", modules={name: why})
+        return ""
+
+    def _load_learned(self, learned: list[Imported]) -> list[str]:
+        """Import modules that workers have imported; return those that are there now."""
+        taken, gone = [], {}
+        for module in learned:
+            name = module.name
+            if name not in sys.modules:
+                set_before = rules.set_by_program(module.changed, self._env_before, os.environ)
+                self._refuse_read(module, rules.read_at_import(set_before, ()))
+                why = _why_elsewhere(module) or self._import(name)
+                if why:
+                    gone[name] = why
+                    continue
+                self._refuse_read(module, rules.read_at_import(set_before, self._reads_of_this))
+            taken.append(name)
+        if gone:
+            self._end("blame", modules=gone)
+        return taken
+
+    def _refuse_read(self, module: Imported, variable: str) -> None:
+        """End if a module looks for a variable that the program sets before it imports it."""
+        if variable:
+            package = module.name.partition(".")[0]
+            self._end("blame", modules={package: f"reads {variable}, which the program sets before"})
 
     def _note_reads(self) -> Callable[[], None]:
         """Take note of the variables that imports look for, until the returned function is called.
@@ -145,8 +188,10 @@ class _Server:
 
         def note(name: Any) -> Any:
             is_of_all = sys._getframe(2).f_code in _OF_ALL  # above that of __getitem__
-            if isinstance(name, str) and name not in self._reads and not is_of_all:
-                self._reads[name] = EnvRead(_reader(), self._current)
+            if isinstance(name, str) and not is_of_all:
+                self._reads_of_this.add(name)
+                if name not in self._reads:
+                    self._reads[name] = EnvRead(_reader(), self._current)
             return encode(name)
 
         def stop() -> None:
@@ -201,6 +246,8 @@ class _Server:
         pid = _fork_twice(self._link)
         if pid == 0:
             warm_worker.become(start, given)
+            for fd in fds[5:]:
+                notes.begin(fd)
             return command
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for fd in fds:
@@ -227,6 +274,28 @@ def _fork_twice(link: socket.socket) -> int:
     os.close(reading)
     os.waitpid(first, 0)  # from now on the agent is the parent
     return pid
+
+
+def _read_learned(path: str) -> list[Imported]:
+    if not path:
+        return []
+    with open(path, encoding="utf-8") as file:
+        return [Imported(name, site, tuple(changed)) for name, site, changed in json.load(file)]
+
+
+def _why_elsewhere(module: Imported) -> str:
+    """Return why a module is not the one that workers have imported; empty if it is."""
+    parent = module.name.rpartition(".")[0]
+    if parent and parent not in sys.modules:
+        return f"cannot be imported: {parent} is not"
+    try:
+        spec = importlib.util.find_spec(module.name)
+    except Exception as error:  # noqa: BLE001 - a finder of the user's
+        return f"cannot be found: {type(error).__name__}: {error}"
+    if spec is None:
+        return "cannot be found"
+    site = notes.site_of_spec(spec)
+    return "" if site == module.site else f"is not in {module.site}, where workers found it"
 
 
 def _receive(link: socket.socket) -> tuple[bytes, list[int]]:

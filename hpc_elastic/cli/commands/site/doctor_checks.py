@@ -15,7 +15,7 @@ from hpc_elastic.clock import Clock
 from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.processes.linux import adopt_orphans, adopts_orphans
 from hpc_elastic.processes.preload.preloader import Preloaded, Preloader, PreloadPhase
-from hpc_elastic.processes.preload.rules import names_of
+from hpc_elastic.processes.preload.rules import AUTO, names_of
 from hpc_elastic.processes.process import ChildProcess, ProcessSpec, spawn
 from hpc_elastic.slurm.client import answers, parse
 from hpc_elastic.slurm.client.commands import Slurm, hint_for, is_unreachable, unreachable_hint
@@ -170,6 +170,12 @@ def preload_findings(text: str, clock: Clock) -> list[Finding]:
         InputError: one of the names is none of a module.
     """
     modules, bad = names_of(text)
+    if AUTO in modules:
+        raise InputError(
+            f"{AUTO} is learned by the workers of a run",
+            where="--preload",
+            fix="name modules here: --preload torch",
+        )
     if bad or not modules:
         raise InputError(f"{bad!r} is no name of a module", where="--preload", fix="write --preload torch")
     with tempfile.TemporaryDirectory() as scratch:
