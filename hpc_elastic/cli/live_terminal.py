@@ -1,4 +1,7 @@
-"""A screen on a terminal that sends only the lines that have changed; it leaves the terminal as it was."""
+"""A screen on a terminal that sends only the lines that have changed.
+
+It leaves the terminal as it was, also when a signal ends the command or Ctrl-Z stops it.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ import os
 import select
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import NamedTuple
 
 from hpc_elastic.cli.say import in_colour
 from hpc_elastic.report.watch_screen import ScreenLine
 
+_ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[2J", "\x1b[?25h\x1b[?1049l"
 
 
@@ -44,7 +49,11 @@ class LiveTerminal:
     def __enter__(self) -> LiveTerminal:  # noqa: PYI034 - Python 3.10 has no Self
         for end in self._wakes:
             os.set_blocking(end, False)
-        self._old = signal.signal(signal.SIGWINCH, lambda *_: None), signal.set_wakeup_fd(self._wakes[1])
+        self._old_fd = signal.set_wakeup_fd(self._wakes[1])
+        self._old = {signal.SIGWINCH: signal.signal(signal.SIGWINCH, lambda *_: None)}
+        for number, handler in (*((one, self._end) for one in _ENDS), (signal.SIGTSTP, self._stop)):
+            if signal.getsignal(number) == signal.SIG_DFL:  # nohup, for one, has SIGHUP ignored
+                self._old[number] = signal.signal(number, handler)
         self._write(_ENTER)
         return self
 
@@ -52,10 +61,27 @@ class LiveTerminal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._write(_LEAVE)
-        signal.set_wakeup_fd(self._old[1])
-        signal.signal(signal.SIGWINCH, self._old[0])
+        signal.set_wakeup_fd(self._old_fd)
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
         for end in self._wakes:
             os.close(end)
+
+    def _end(self, number: int, _: object) -> None:
+        """End this process by a signal, with the terminal as it was."""
+        with suppress(OSError):  # the terminal may be gone
+            self._write(_LEAVE)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    def _stop(self, number: int, _: object) -> None:
+        """Stop this process, with the terminal as it was; when it goes on, the screen is drawn anew."""
+        self._write(_LEAVE)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)  # returns when the process goes on
+        signal.signal(number, self._stop)
+        self._write(_ENTER)
+        self._size = Size(0, 0)
 
     @property
     def size(self) -> Size:
@@ -81,7 +107,7 @@ class LiveTerminal:
         self._write("".join(parts))
 
     def wait(self, seconds: float) -> None:
-        """Wait; a change of the terminal's size ends it early."""
+        """Wait; a change of the terminal's size, and Ctrl-Z, end it early."""
         if select.select([self._wakes[0]], [], [], seconds)[0]:
             os.read(self._wakes[0], 1 << 12)
 

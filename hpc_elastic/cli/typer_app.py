@@ -139,9 +139,9 @@ def run(words: Sequence[str]) -> int:
         KeyboardInterrupt: the user has pressed Control-C.
     """
     before, command = _split_command(words)
-    if before[:1] == ["help"]:
-        before = [*before[1:], "--help"]
     try:
+        if before[:1] == ["help"]:
+            return _help(before[1:])
         app = app_for(before)
         code = app(args=before or ["--help"], prog_name="hpc-elastic", standalone_mode=False, obj=command)
     except _UsageError as error:
@@ -153,6 +153,33 @@ def run(words: Sequence[str]) -> int:
     if not before:
         code = ExitCode.USAGE  # nothing was asked for; the help was shown
     return code if isinstance(code, int) else ExitCode.OK
+
+
+def _help(words: Sequence[str]) -> int:
+    """Print the help of a command, or the entry of one of its options.
+
+    Args:
+        words: the name of the command and an option, both optional.
+    """
+    named = [word for word in words if not word.startswith("-") and word != "help"][:1]
+    option = next((word.partition("=")[0] for word in words if word.startswith("-")), "")
+    app = app_for(named)
+    entry = _entry(app, named[0], option) if named and option else ()
+    if entry:
+        say(f"{entry[0]}\n  {entry[1]}\n\nall options: hpc-elastic {named[0]} --help")
+        return ExitCode.OK
+    app(args=[*named, "--help"], prog_name="hpc-elastic", standalone_mode=False)
+    return ExitCode.OK
+
+
+def _entry(app: typer.Typer, name: str, option: str) -> tuple[str, str] | tuple[()]:
+    """Return spelling and help of an option of a command; nothing if the command does not have it."""
+    command = getattr(typer.main.get_command(app), "commands", {}).get(name)
+    if command is None:
+        return ()
+    context = command.make_context(name, [], resilient_parsing=True)
+    found = next((each for each in command.params if option in (*each.opts, *each.secondary_opts)), None)
+    return (found.get_help_record(context) or ()) if found is not None else ()
 
 
 def _split_command(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:

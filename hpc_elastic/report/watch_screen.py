@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hpc_elastic.report.timeline import span_text
-from hpc_elastic.text import count_text, visible
+from hpc_elastic.text import count_text, visible, wrapped
 
 _LEAST_NODES, _MOST_EVENTS, _MOST_LOG = 3, 5, 8  # lines
+_MOST_FOLDED = 3  # lines of one text
+_NARROW = 60  # columns; events of a narrow terminal have several lines
 _SEEN_S = 10.0  # less is not worth a word: agents beat every second by default
 
 
@@ -65,13 +67,21 @@ def screen_lines(facts: ScreenFacts, width: int, height: int) -> list[ScreenLine
         width: columns of the terminal.
         height: lines of the terminal.
     """
-    head = [ScreenLine(facts.headline, facts.colour, bold=True), *map(ScreenLine, facts.summary)]
-    tail = _section("events", facts.events[-_MOST_EVENTS:])
+    head = [ScreenLine(text, facts.colour, bold=True) for text in _folded(facts.headline, width)]
+    head += [ScreenLine(text) for one in facts.summary for text in _folded(one, width)]
+    events = [_folded(one, width - 2) if width < _NARROW else [one] for one in facts.events[-_MOST_EVENTS:]]
+    tail = _section("events", [text for event in events for text in event])
     tail += _section(facts.log_title, facts.log[-_MOST_LOG:]) if facts.log_title else []
     tail += [ScreenLine("Ctrl-C ends this screen; the run goes on")]
     room = max(height - len(head) - len(tail) - 2, _LEAST_NODES)
-    lines = [*head, ScreenLine(""), *_node_lines(facts.nodes, room), *tail]
+    lines = [*head, ScreenLine(""), *_node_lines(facts.nodes, room, width), *tail]
     return [cut(line, width) for line in lines[:height]]
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """Return a text as lines that fit, where it has words to break at; the last one may be longer."""
+    lines = wrapped(visible(text), "", "  ", max(width, 1))
+    return [*lines[: _MOST_FOLDED - 1], " ".join(lines[_MOST_FOLDED - 1 :])][: len(lines)]
 
 
 def _section(title: str, texts: Sequence[str]) -> list[ScreenLine]:
@@ -89,10 +99,17 @@ def cut(line: ScreenLine, width: int) -> ScreenLine:
 
 
 _HEAD = ("node", "ranks", "state", "step", "ahead", "rate")
+_SPARED = (_HEAD.index("ahead"), _HEAD.index("ranks"), _HEAD.index("rate"))  # by a narrow terminal, in order
 
 
-def _node_lines(nodes: Sequence[WatchedNode], room: int) -> list[ScreenLine]:
-    """Return the table of nodes; those without a finding share a line where the room is too small."""
+def _node_lines(nodes: Sequence[WatchedNode], room: int, width: int) -> list[ScreenLine]:
+    """Return the table of nodes; those without a finding share a line where the room is too small.
+
+    Args:
+        nodes: all of them.
+        room: for the table [lines].
+        width: of the terminal [columns]; a narrow one has fewer columns of the table.
+    """
     if not nodes:
         return []
     noteworthy = [row for row in nodes if row.is_noteworthy]
@@ -103,9 +120,11 @@ def _node_lines(nodes: Sequence[WatchedNode], room: int) -> list[ScreenLine]:
     shown = [*noteworthy, *others] if len(nodes) > room else list(nodes)
     cells = [_cells(row) for row in shown]
     widths = [max(map(len, column)) for column in zip(_HEAD, *cells, strict=True)]
-    lines = [ScreenLine(_joined(_HEAD, widths))]
+    fewer = (_SPARED[:number] for number in range(len(_SPARED)))
+    spared = set(next((one for one in fewer if _total(widths, one) <= width), _SPARED))
+    lines = [ScreenLine(_joined(_HEAD, widths, spared))]
     lines += [
-        ScreenLine(_joined(row, widths), _colour(node), bold=node.is_slow)
+        ScreenLine(_joined(row, widths, spared), _colour(node), bold=node.is_slow)
         for row, node in zip(cells, shown, strict=True)
     ]
     rest = nodes_text([row for row in nodes if row not in shown])
@@ -118,8 +137,14 @@ def _colour(row: WatchedNode) -> str | None:
     return "yellow" if row.is_slow else None
 
 
-def _joined(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(map(str.ljust, cells, widths)).rstrip()
+def _total(widths: Sequence[int], spared: Sequence[int]) -> int:
+    """Return the columns of a line of the table without some of its parts."""
+    return sum(width + 2 for place, width in enumerate(widths) if place not in spared) - 2
+
+
+def _joined(cells: Sequence[str], widths: Sequence[int], spared: set[int]) -> str:
+    shown = [cell.ljust(widths[place]) for place, cell in enumerate(cells) if place not in spared]
+    return "  ".join(shown).rstrip()
 
 
 def _cells(row: WatchedNode) -> tuple[str, ...]:

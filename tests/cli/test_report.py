@@ -197,3 +197,21 @@ def test_a_file_that_cannot_be_written_is_named(
     error = capfd.readouterr().err
     assert error.startswith(f"error: --output: {name!r} cannot be written: ")
     assert "fix: name a file in a directory that is there" in error
+
+
+def test_a_dash_is_standard_output(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """With a format of its own, text by default; no file is made."""
+    write(paths, *crashed(NAN))
+    assert reported(paths, capfd) == reported(paths, capfd, "-o", "-")
+    assert "report" == json.loads(reported(paths, capfd, "-o", "-", "--format", "json"))["kind"]
+    assert not os.path.exists("-")
+
+
+def test_a_suffix_without_a_name_is_refused(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """A hidden file of that name would be taken for text."""
+    write(paths, *crashed(NAN))
+    assert 2 == app.run(["report", paths.root, "-o", ".html"])
+    error = capfd.readouterr().err
+    assert "--output: .html is a suffix without a name" in error
+    assert "give the file a name: run.html" in error
+    assert not os.path.exists(".html")

@@ -105,9 +105,27 @@ def test_other_formats_are_named(name: str, capfd: pytest.CaptureFixture[str]) -
     assert f"{name} is no TOML, by its name" in capfd.readouterr().err
 
 
-def test_help_is_a_word_too(capfd: pytest.CaptureFixture[str]) -> None:
-    """`help` and `help COMMAND` show what --help does."""
-    assert 0 == app.run(["help"])
-    assert "Usage: hpc-elastic" in capfd.readouterr().out
-    assert 0 == app.run(["help", "stop"])
-    assert "Usage: hpc-elastic stop" in capfd.readouterr().out
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "Usage: hpc-elastic [OPTIONS]"),
+        (["help"], "Usage: hpc-elastic [OPTIONS]"),
+        (["--help"], "Usage: hpc-elastic [OPTIONS]"),
+        (["stop"], "Usage: hpc-elastic stop"),
+        (["stop", "RUN"], "Usage: hpc-elastic stop"),
+        (["stop", "--nowhere"], "Usage: hpc-elastic stop"),
+        (["submit", "--local"], "--local N\n  Run here and now without Slurm"),
+        (["submit", "-N"], "-N, --nodes N|MIN:MAX\n  Nodes: N, or MIN:MAX"),
+        (["watch", "--rank=3"], "--rank R\n  Show the newest lines of this global rank"),
+    ],
+)
+def test_help_is_a_word_too(words: list[str], expected: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """`help COMMAND` shows the same as `COMMAND --help`, with an option the entry of that option alone."""
+    assert 0 == app.run(["help", *words])
+    assert expected in capfd.readouterr().out
+
+
+def test_help_of_an_unknown_command_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    """It is named, as in a line without `help`."""
+    assert 2 == app.run(["help", "nosuch"])
+    assert "No such command 'nosuch'" in capfd.readouterr().err

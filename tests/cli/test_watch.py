@@ -6,6 +6,8 @@ import fcntl
 import os
 import pty
 import re
+import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -41,6 +43,21 @@ def test_a_screen_of_512_nodes_fits(width: int, height: int) -> None:
     lines = screen(tuple(WatchedNode(f"n{i}", 8 * i, "running", (7,) * 8) for i in range(512)), width, height)
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
+
+
+def test_a_narrow_screen_keeps_what_matters() -> None:
+    """Long lines are folded, and the table leaves out how far ranks are ahead, which they are, and rates."""
+    nodes = tuple(WatchedNode(f"node{i}", 8 * i, "running", (7, 7), 3.25, is_slow=i == 1) for i in range(3))
+    events = ("10:00:00 round 1 ended: node2 was lost, and 2 nodes start again",)
+    facts = ScreenFacts(
+        "toy: running, round 2 with 3 nodes and 24 workers", "green", ("step 7",), nodes, events
+    )
+    lines = [line.text for line in screen_lines(facts, 40, 24)]
+    assert max(map(len, lines)) <= 40
+    assert not any("~" in line for line in lines[:-1])
+    assert ["toy: running, round 2 with 3 nodes and", "  24 workers"] == lines[:2]
+    rows = [line for line in lines if line.startswith(("node ", "node0"))]
+    assert ["node   state          step  rate", "node0  running        7     3.25/s"] == rows
 
 
 def test_noteworthy_nodes_come_first_where_there_is_no_room_for_all() -> None:
@@ -85,19 +102,44 @@ def beat(paths: RunPaths, counter: int, *steps: int) -> None:
         (Path(paths.members) / name.text()).touch()
 
 
+_ON_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from hpc_elastic.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+# A shell with job control: Ctrl-Z stops the command only in a process group that has one.
+_BY_A_SHELL = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from hpc_elastic.cli.main import main
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+child = os.fork()
+if not child:
+    os.setpgid(0, 0)
+    os.tcsetpgrp(0, os.getpid())
+    os._exit(main(sys.argv[1:]))
+while os.WIFSTOPPED(ended := os.waitpid(child, os.WUNTRACED)[1]):
+    print("it has stopped", flush=True)
+    os.kill(child, signal.SIGCONT)
+sys.exit(os.waitstatus_to_exitcode(ended))
+"""
+
+
 class Screen:
     """A command on a terminal of 24 lines.
 
     Args:
         words: of the command.
         environ: more variables.
+        program: calls the command.
     """
 
-    def __init__(self, words: list[str], environ: dict[str, str]) -> None:
+    def __init__(self, words: list[str], environ: dict[str, str], program: str = _ON_TERMINAL) -> None:
         self._leader, follower = pty.openpty()
         self.resize(80, 24)
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _ON_TERMINAL, *words],
+            [sys.executable, "-c", program, *words],
             stdin=follower,
             stdout=follower,
             stderr=follower,
@@ -119,22 +161,26 @@ class Screen:
         self.data += read
         return read
 
-    def end(self) -> int:
-        """Type Ctrl-C and return the exit code."""
-        os.write(self._leader, b"\x03")
-        self.until("\x1b[?1049l")
+    def signal(self, number: int) -> None:
+        """Send the command a signal."""
+        os.kill(self._process.pid, number)
+
+    def type(self, text: str) -> None:
+        """Type on the terminal."""
+        os.write(self._leader, text.encode())
+
+    def wait(self) -> int:
+        """Wait for the end of the command, and return its exit code."""
         try:
             return self._process.wait(timeout=50)
         finally:
             os.close(self._leader)
 
-
-_ON_TERMINAL = """
-import fcntl, os, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-from hpc_elastic.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
+    def end(self) -> int:
+        """Type Ctrl-C and return the exit code."""
+        self.type("\x03")
+        self.until("\x1b[?1049l")
+        return self.wait()
 
 
 @contextmanager
@@ -167,6 +213,44 @@ def test_another_size_draws_the_screen_anew(paths: RunPaths) -> None:
         shown.until(END)
         shown.resize(30, 24)
         assert "\x1b[2J" in shown.until("Ctrl-C ends this screen; the ~")
+
+
+def test_a_signal_that_ends_it_leaves_the_terminal_as_it_was(paths: RunPaths) -> None:
+    """SIGTERM ends it as a signal does, on the first screen of the terminal and with a cursor."""
+    write(paths, (0.0, STARTED))
+    shown = Screen(["watch", paths.root], {})
+    shown.until(END)
+    shown.signal(signal.SIGTERM)
+    shown.until("\x1b[?25h\x1b[?1049l")
+    assert -signal.SIGTERM == shown.wait()
+
+
+def test_ctrl_z_leaves_the_screen_until_it_goes_on(paths: RunPaths) -> None:
+    """The shell has its own screen while the command is stopped; then all lines are drawn again."""
+    write(paths, (0.0, STARTED))
+    shown = Screen(["watch", paths.root, "--every", "3600"], {}, _BY_A_SHELL)
+    shown.until(END)
+    shown.type("\x1a")
+    before, _, after = shown.until("it has stopped").partition("it has stopped")
+    after += "" if END in after else shown.until(END)
+    assert "\x1b[?25h\x1b[?1049l" in before
+    assert "\x1b[?1049h" in after
+    assert 0 == shown.end()
+
+
+def test_a_look_that_fails_is_made_again(paths: RunPaths) -> None:
+    """The screen says that the directory cannot be read, and goes on when it can."""
+    write(paths, (0.0, STARTED), (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)))
+    beat(paths, 1, 40, 41)
+    members, away = Path(paths.members), Path(f"{paths.members}.away")
+    with watching(paths.root, "--every", "1") as shown:
+        shown.until(END)
+        members.rename(away)
+        members.touch()
+        shown.until("cannot be read now, and is read again: ")
+        members.unlink()
+        away.rename(members)
+        shown.until("step 40")
 
 
 def test_no_color_sends_no_colour(paths: RunPaths) -> None:
@@ -235,6 +319,17 @@ def test_all_runs_of_a_folder_have_a_line(paths: RunPaths) -> None:
     assert "toy-1  requeued" in text
 
 
+def test_a_folder_is_read_again_when_its_names_change(paths: RunPaths) -> None:
+    """A new run has a line, also beside a directory that is no run."""
+    write(paths, (0.0, STARTED))
+    folder = Path(paths.root).parent
+    with watching(str(folder), "--every", "1") as shown:
+        shown.until("the runs go on")
+        (folder / "notes").mkdir()
+        shutil.copytree(paths.root, folder / "toy-2")
+        shown.until("toy-2")
+
+
 def test_a_run_that_gets_damaged_costs_its_line(paths: RunPaths) -> None:
     """The screen of a folder goes on with the other runs."""
     write(paths, (0.0, STARTED), (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)))
@@ -243,6 +338,15 @@ def test_a_run_that_gets_damaged_costs_its_line(paths: RunPaths) -> None:
         (Path(paths.journal) / segment_name(3) / record_name(3)).write_text("{")
         beat(paths, 1, 40, 41)
         shown.until("toy-1  cannot be read: ")
+
+
+def test_without_a_terminal_a_run_that_is_not_there_is_an_error_alone(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is printed before it."""
+    assert 2 == app.run(["watch", "nosuch"])
+    assert "" == (said := capfd.readouterr()).out
+    assert "'nosuch' is neither a directory nor a run id" in said.err
 
 
 def test_without_a_terminal_the_status_is_printed(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:

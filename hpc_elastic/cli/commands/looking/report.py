@@ -20,10 +20,11 @@ from hpc_elastic.text import visible
 
 FORMATS = ("text", "md", "json", "html")
 _SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json", ".txt": "text"}
+_STDOUT = "-"
 
 Output = Annotated[
     Optional[str],  # noqa: UP045 - it is read at run time on Python 3.10 too
-    Flag(("--output", "-o"), "File to write; its suffix names the format.", "FILE"),
+    Flag(("--output", "-o"), "File to write, - for standard output; its suffix names the format.", "FILE"),
 ]
 Format = Annotated[
     Optional[str],  # noqa: UP045 - as above
@@ -36,11 +37,11 @@ def report(run: RunArgument, output: Output = None, format: Format = None) -> in
     chosen = _format_of(format, output)
     looked = look_at(read_run(find_run(run)))
     text = _WRITERS[chosen](looked)
-    if output is None:
+    if output in (None, _STDOUT):
         hand_out(text)
         return 0
-    _write(output, text)
-    say(f"written: {visible(output)}")
+    _write(str(output), text)
+    say(f"written: {visible(str(output))}")
     return 0
 
 
@@ -59,6 +60,12 @@ def _format_of(given: str | None, output: str | None) -> str:
             f"there is no format {given!r}", where="--format", fix=f"give one of {', '.join(FORMATS)}"
         )
     suffix = os.path.splitext(output or "")[1]
+    if os.path.basename(output or "").lower() in _SUFFIXES:
+        raise InputError(
+            f"{visible(output or '')} is a suffix without a name",
+            where="--output",
+            fix=f"give the file a name: run{os.path.basename(output or '')}",
+        )
     found = given or _SUFFIXES.get(suffix.lower(), "" if suffix else "text")
     if not found:
         raise InputError(

@@ -11,10 +11,10 @@ from hpc_elastic.cli.commands.looking.status import OptionalRun, colour_of, open
 from hpc_elastic.cli.live_terminal import LiveTerminal, can_be_live
 from hpc_elastic.cli.parameters import Flag
 from hpc_elastic.cli.run_argument import find_run, holds_runs
-from hpc_elastic.cli.say import say
+from hpc_elastic.cli.say import say, say_aside
 from hpc_elastic.cli.status.runs import RunRow, list_runs, run_rows
 from hpc_elastic.clock import Clock, SystemClock, clock_text
-from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.errors import HpcElasticError, StoreError
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.meet.member_names import TERMINAL, MemberName, Phase, Roster, newest_record, observe
 from hpc_elastic.paths import RunPaths
@@ -44,6 +44,7 @@ _ACCOUNT_S, _ACCOUNT_SHARE = 30.0, 0.005  # between two accounts; of the time fo
 _CALLS_PER_S, _CALLS_OF_RUN = 4.0, 3  # metadata calls of one look at a run
 _MOST_RUNS = 40
 _TAIL_BYTES = 4096
+_MAY_PASS = (StoreError, OSError)  # the next look may find the files again
 
 Every = Annotated[
     Optional[int],  # noqa: UP045 - it is read at run time on Python 3.10 too
@@ -76,34 +77,47 @@ def watch(run: OptionalRun = None, rank: LogRank = None, every: Every = None) ->
 def _print_every(run: str | None, folder: str | None, every: int) -> int:
     """Print the status again and again, until the run has ended; a folder has no end."""
     clock = SystemClock()
+    paths = None if folder is not None else find_run(run or "")
     while True:
         say(f"--- {clock_text(clock.wall())}")
-        if folder is not None:
-            list_runs(folder)
-        else:
-            status(run)
-            found = read_run(find_run(run or ""))
-            if status_of(RunView.of(found)).phase.is_final:
-                return 0
+        try:
+            if paths is None:
+                list_runs(folder or "")
+            else:
+                status(paths.root)
+                if status_of(RunView.of(read_run(paths))).phase.is_final:
+                    return 0
+        except BrokenPipeError:
+            raise
+        except _MAY_PASS as error:
+            say_aside(_not_now(error))
         clock.sleep(every)
 
 
+def _not_now(error: Exception) -> str:
+    return f"cannot be read now, and is read again: {str(error).splitlines()[0]}"
+
+
 def _watch_run(watched: _Watched, every: int) -> int:
+    facts = watched.look()
     with LiveTerminal(1) as terminal:
         while True:
-            facts = watched.look()
             size = terminal.size
             terminal.draw(screen_lines(facts, *size), size)
             if watched.where.phase.is_final:
                 break
             terminal.wait(every)
+            try:
+                facts = watched.look()
+            except _MAY_PASS as error:  # the screen keeps the rest
+                facts = facts._replace(summary=(_not_now(error), *facts.summary[-1:]), colour="red")
     return status(watched.paths.root)
 
 
 def _watch_folder(folder: str, every: int) -> int:
     """Show the runs of a folder; those that have ended are read once."""
     watched: dict[str, _Watched] = {}
-    rows = run_rows(folder)
+    rows, names, is_new = run_rows(folder), set(list_names(folder)), False
     with LiveTerminal(1) as terminal:
         while True:
             lines = [
@@ -116,9 +130,11 @@ def _watch_folder(folder: str, every: int) -> int:
             terminal.draw([cut(line, size.columns) for line in lines[: size.lines]], size)
             live = sum(not one.where.phase.is_final for one in watched.values())
             terminal.wait(max(every, live * _CALLS_OF_RUN / _CALLS_PER_S))
-            known = {row.name for row in rows}
-            if set(list_names(folder)) - known:
-                rows = run_rows(folder)
+            with suppress(*_MAY_PASS):
+                now = set(list_names(folder))
+                was_new, is_new, names = is_new, now != names, now
+                if is_new or was_new:  # a directory that was new a look ago may be a run by now
+                    rows = run_rows(folder)
 
 
 def _row_line(row: RunRow, known: dict[str, _Watched]) -> ScreenLine:
