@@ -12,6 +12,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
+from hpc_elastic.record.array_task import MARK, start_of
 from hpc_elastic.record.journal import NEWS, Epoch
 
 _WORD = -1  # sorts words before numbers
@@ -88,6 +89,16 @@ class Seen(NamedTuple):
 
 
 Roster = Mapping[str, Seen]
+
+
+def outdated(node_ids: Iterable[str]) -> frozenset[str]:
+    """Return the ids of agents whose array task has been started anew, by the ids that are known."""
+    tagged = (node_id for node_id in node_ids if MARK in node_id)
+    starts = [(node_id, start) for node_id in tagged if (start := start_of(node_id)) is not None]
+    newest: dict[str, tuple[int, ...]] = {}
+    for _, start in starts:
+        newest[start.task] = max(newest.get(start.task, start[1:]), start[1:])
+    return frozenset(node_id for node_id, start in starts if start[1:] < newest[start.task])
 
 
 class Suspicion(NamedTuple):

@@ -80,6 +80,7 @@ class Membership:
         self._settings = settings
         self.facts = facts
         self.node_id = facts.member.node_id  # this agent's id in the roster
+        self._task = start_of(self.node_id)  # None: it is no array task's
         self.epoch = epoch
         self.roster: Roster = {}
         self.changes = 0  # how often the roster has changed by more than heartbeats
@@ -239,7 +240,7 @@ class Membership:
 
     def remove_outdated(self) -> None:
         """Take away the names that earlier starts of this agent's task have left behind, if it is one's."""
-        mine = start_of(self.node_id)
+        mine = self._task
         names = [name for name in self._listed if f"@{mine.task}-" in name] if mine is not None else []
         for text in names:
             name = parse_name(text)

@@ -19,8 +19,8 @@ from hpc_elastic.meet.liveness import (
     silent,
     surely_silent,
 )
-from hpc_elastic.meet.member_names import TERMINAL, Phase, Roster, absent, natural
-from hpc_elastic.record.array_task import array_of, is_newer, outdated
+from hpc_elastic.meet.member_names import TERMINAL, Phase, Roster, absent, natural, outdated
+from hpc_elastic.record.array_task import MARK, is_newer, start_of
 from hpc_elastic.record.journal import Epoch, RoundFormed
 from hpc_elastic.record.state import RunState, is_released
 from hpc_elastic.settings.setting import agents
@@ -483,9 +483,15 @@ def choose(last: RoundFormed | None, ready: list[str], target: int) -> list[str]
     A node that stood by takes a place that is free; it takes no other node's place.
     """
     stay = {member.node: place for place, member in enumerate(last.members)} if last else {}
-    newcomers_last = sorted(ready, key=lambda one: (array_of(one), stay.get(node_of(one), len(stay))))
+    newcomers_last = sorted(ready, key=lambda one: (_array_of(one), stay.get(node_of(one), len(stay))))
     chosen = set(newcomers_last[:target])
     return [node_id for node_id in ready if node_id in chosen]
+
+
+def _array_of(node_id: str) -> int:
+    """Return the number of the array of an agent, 0 if it is no array task's: older arrays stay longest."""
+    start = start_of(node_id) if MARK in node_id else None
+    return int(start.array) if start is not None else 0
 
 
 def seats(last: RoundFormed | None, chosen: list[str]) -> tuple[str, ...]:

@@ -297,10 +297,8 @@ class ProcessGroup(PContext):
     def events(self) -> GroupEvents:
         """Return the events that a loop waits for next; copies new lines of logs as `pump_logs` does."""
         has_more_lines, is_console_full = self._copies.pump_and_look()
-        due_at = self.next_deadline()
-        return GroupEvents(
-            self.exit_fds(), math.inf if due_at is None else due_at, has_more_lines, is_console_full
-        )
+        fds, due_at = self.exit_fds(), self.next_deadline()
+        return GroupEvents(fds, math.inf if due_at is None else due_at, has_more_lines, is_console_full)
 
     def pump_logs(self) -> bool:
         """Copy new lines of teed streams to the console; return True when more is there now."""

@@ -7,14 +7,13 @@ whose slurmd is dead. Of two agents of one task only that of the newest start ta
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from hpc_elastic.record.journal import Cause, Decision, Epoch, StopKind
 from hpc_elastic.record.state import RunState
 
 _FOR_GOOD = (Cause.STOP, Cause.INTERRUPT, Cause.CANCEL)  # no start of the run follows by itself
-_MARK = "@"  # in the ids of such agents, and in no others
+MARK = "@"  # in the ids of such agents, and in no others
 _N = "[0-9]{1,18}"
 _TAG = re.compile(rf".+@({_N}_{_N})-({_N})-({_N})")
 
@@ -29,7 +28,7 @@ class TaskStart(NamedTuple):
     @property
     def tag(self) -> str:
         """The end of an agent's id."""
-        return f"{_MARK}{self.task}-{self.restart}-{self.relaunch}"
+        return f"{MARK}{self.task}-{self.restart}-{self.relaunch}"
 
     @property
     def array(self) -> str:
@@ -43,28 +42,12 @@ def start_of(node_id: str) -> TaskStart | None:
     return TaskStart(found[1], int(found[2]), int(found[3])) if found else None
 
 
-def array_of(node_id: str) -> int:
-    """Return the number of the array of an agent, 0 if it is no array task's: older arrays stay longest."""
-    start = start_of(node_id)
-    return int(start.array) if start is not None else 0
-
-
 def is_newer(node_id: str, than: str) -> bool:
     """Tell whether an agent is of a later start of the same task than another one."""
     one, other = start_of(node_id), start_of(than)
     if one is None or other is None or one.task != other.task:
         return False
     return one[1:] > other[1:]
-
-
-def outdated(node_ids: Iterable[str]) -> frozenset[str]:
-    """Return the ids of agents whose task has been started anew, by the ids that are known."""
-    tagged = (node_id for node_id in node_ids if _MARK in node_id)
-    starts = [(node_id, start) for node_id in tagged if (start := start_of(node_id)) is not None]
-    newest: dict[str, tuple[int, ...]] = {}
-    for _, start in starts:
-        newest[start.task] = max(newest.get(start.task, start[1:]), start[1:])
-    return frozenset(node_id for node_id, start in starts if start[1:] < newest[start.task])
 
 
 def was_released(state: RunState, start: TaskStart) -> bool:

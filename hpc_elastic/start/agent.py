@@ -333,8 +333,8 @@ def _remember_bad_nodes(options: LaunchOptions, slurm: SlurmEnv, opened: OpenAge
 
     try:
         journal = open_log(options.paths, options.node)
-        note_taken(options.paths, journal, state.epoch, slurm.job_ref, Slurm(), log.say)
         journal.refresh()
+        note_taken(options.paths, journal, state.epoch, slurm.job_ref, Slurm(), log.say)
         remember_run(options.paths, journal.records, os.environ, log.say)
     except (HpcElasticError, OSError) as error:
         log.say(f"bad nodes are not remembered: {' '.join(str(error).split())}")

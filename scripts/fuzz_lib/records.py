@@ -23,7 +23,7 @@ from hpc_elastic.multiprocessing.errors.summary import FailureRecord, failure_su
 from hpc_elastic.node.hangs import look as hang_look
 from hpc_elastic.node.setup import hang_times
 from hpc_elastic.record import checkpoints, journal
-from hpc_elastic.record.array_task import epoch_now, outdated, start_of
+from hpc_elastic.record.array_task import epoch_now, start_of
 from hpc_elastic.record.journal import Record
 from hpc_elastic.record.state import RunState, apply, fold
 from hpc_elastic.rendezvous.dynamic import state as dynamic_state
@@ -131,7 +131,7 @@ def _member_names(names: Sequence[str]) -> None:
         member_names.absent(member_names.observe({}, names, epoch, 1.0))
         member_names.suspicions_in(names, epoch)
     member_names.newest_record(names, {})
-    outdated(name.node_id for name in found)
+    member_names.outdated(name.node_id for name in found)
 
 
 def _kv_names(names: Sequence[str]) -> None:

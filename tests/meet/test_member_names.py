@@ -16,6 +16,7 @@ from hpc_elastic.meet.member_names import (
     natural,
     newest_record,
     observe,
+    outdated,
     parse_name,
     parse_suspicion,
     steps_text,
@@ -182,3 +183,14 @@ def test_suspicions_of_an_older_start_do_not_count() -> None:
         suspicions_in(listing, E0),
         suspicions_in(listing, REQUEUED),
     )
+
+
+def test_all_but_the_newest_start_of_a_task_are_outdated() -> None:
+    """Agents without a task never are."""
+    ids = ["n1.1@12_0-0-0", "n2.1@12_0-1-0", "n3.1@12_0-1-1", "n4.1@12_1-0-0", "n5.1", "n5.2"]
+    assert {"n1.1@12_0-0-0", "n2.1@12_0-1-0"} == outdated(ids)
+
+
+def test_the_only_start_of_a_task_is_its_newest() -> None:
+    """However often srun was started again in it."""
+    assert frozenset() == outdated(["n1.1@12_0-0-3", "n2.1@12_1-2-0"])

@@ -6,10 +6,8 @@ import pytest
 
 from hpc_elastic.record.array_task import (
     TaskStart,
-    array_of,
     epoch_now,
     is_newer,
-    outdated,
     start_of,
     was_released,
 )
@@ -56,9 +54,8 @@ def test_the_id_of_an_agent_tells_its_start() -> None:
     node_id = f"gpu-1.cluster@home.4711{SECOND.tag}"
     assert SECOND == start_of(node_id)
     assert "gpu-1.cluster@home" == node_id.rpartition(".")[0]
-    assert ("12", 12) == (SECOND.array, array_of(node_id))
+    assert "12" == SECOND.array
     assert [None, None, None] == [start_of(name) for name in ("n1.4711", "n1.4711-1", "a@b.1")]
-    assert 0 == array_of("n1.4711")
 
 
 @pytest.mark.parametrize(
@@ -78,12 +75,6 @@ def test_the_id_of_an_agent_tells_its_start() -> None:
 def test_only_the_same_task_has_newer_starts(one: str, other: str, *, expected: bool) -> None:
     """Restarts count before relaunches."""
     assert expected is is_newer(one, than=other)
-
-
-def test_all_but_the_newest_start_of_a_task_are_outdated() -> None:
-    """Agents without a task never are."""
-    ids = ["n1.1@12_0-0-0", "n2.1@12_0-1-0", "n3.1@12_0-1-1", "n4.1@12_1-0-0", "n5.1", "n5.2"]
-    assert {"n1.1@12_0-0-0", "n2.1@12_0-1-0"} == outdated(ids)
 
 
 @pytest.mark.parametrize(
@@ -188,8 +179,3 @@ def test_what_a_leaving_node_does_to_the_others_workers_is_no_crash() -> None:
     state = state_of(STARTED, ROUND, asked, left(IDS[0]), crash)
     assert (0, 1) == (state.crashes, state.used(Cause.PREEMPTION))
     assert 1 == state_of(STARTED, ROUND, asked, crash).crashes
-
-
-def test_the_only_start_of_a_task_is_its_newest() -> None:
-    """However often srun was started again in it."""
-    assert frozenset() == outdated(["n1.1@12_0-0-3", "n2.1@12_1-2-0"])

@@ -25,7 +25,7 @@ from hpc_elastic.record.journal import (
     RoundFormed,
 )
 from hpc_elastic.record.run_directory import prepare_run_dir
-from hpc_elastic.record.run_log import RunLog, open_log
+from hpc_elastic.record.run_log import RunLog, open_log, read_records
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.finish import run_with_nodes
@@ -95,7 +95,9 @@ class Site:
 
     def end(self) -> list[str]:
         """End a start whose job is requeued; return what Slurm was told."""
-        requeue = look_after(self.paths, log_of(self), "7", self.slurm, SystemClock(), self.said.append)
+        requeue = look_after(
+            self.paths, read_records(self.paths), "7", self.slurm, SystemClock(), self.said.append
+        )
         keep_off(requeue, self.slurm, self.said.append)
         return self.job.calls
 
@@ -216,7 +218,9 @@ def test_a_refused_update_costs_a_line(site: Site) -> None:
     """The job is requeued and may get the node again."""
     site.write(START, ROUND, LOST)
     site.spec(nodes="3")
-    requeue = look_after(site.paths, log_of(site), "7", site.slurm, SystemClock(), site.said.append)
+    requeue = look_after(
+        site.paths, read_records(site.paths), "7", site.slurm, SystemClock(), site.said.append
+    )
     site.program("scontrol", "echo Job is no longer pending execution >&2; exit 1")
     keep_off(requeue, site.slurm, site.said.append)
     assert "the job may get its bad nodes again (n2)" in site.said[-1]

@@ -39,9 +39,9 @@ class AgentLog:
 
     def say(self, text: str) -> None:
         """Show a line; a place that cannot be written to is passed over."""
+        self._mark()
         stamp = clock_text(self._clock.wall())
         line = "".join(f"[{stamp} {self._node}] {part}\n" for part in text.splitlines() or [""])
-        self._mark()
         for fd in self._fds:
             try:
                 os.write(fd, line.encode(errors="replace"))

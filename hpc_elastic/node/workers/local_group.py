@@ -217,18 +217,19 @@ class LocalGroup:
         """
         if self._gone:
             return self._outcome
+        context = self.context
         if not self._stopping and not self._ended_well:
-            self.result = self.context.look() or self.result
+            self.result = context.look() or self.result
             if self.result is None:
                 return Group.RUNNING
             if self.result.is_failed():
                 return Group.FAILED
             keeps = self.keeps_left_overs is not None and self.keeps_left_overs(now)
-            if keeps and not self.context.poll_stopped(now):  # something is left
+            if keeps and not context.poll_stopped(now):  # something is left
                 return Group.RUNNING
             self._ended_well = True
-            self.context.begin_stop(signal.SIGTERM, now + self._settings.grace_s)
-        if self.context.poll_stopped(now):
+            context.begin_stop(signal.SIGTERM, now + self._settings.grace_s)
+        if context.poll_stopped(now):
             self._end()
             return self._outcome
         return Group.STOPPING if self._stopping else Group.RUNNING
@@ -257,10 +258,10 @@ class LocalGroup:
         workers so, because Slurm may signal them directly) is killed at once.
         """
         self._stopping = True
-        self.context.begin_stop(number, kill_at)
-        if number not in self._settings.ignore_signals:
-            return
-        for pid in self.context.pids().values():
+        context = self.context
+        pids = context.pids() if number in self._settings.ignore_signals else {}
+        context.begin_stop(number, kill_at)
+        for pid in pids.values():
             if _ignores(pid, number):
                 _kill_group(pid)
 

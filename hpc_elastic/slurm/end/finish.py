@@ -62,7 +62,7 @@ from hpc_elastic.slurm.end.history import earlier_starts, saves_text, short_time
 from hpc_elastic.slurm.end.other_jobs import OtherTasks, Successors, resubmitted
 from hpc_elastic.slurm.end.requeue import HandBack, HandedBack, RequeueOutcome, last_line
 from hpc_elastic.slurm.job.values import parse_nodes
-from hpc_elastic.slurm.nodes.nodes import keep_off, look_after, note_taken
+from hpc_elastic.slurm.nodes.nodes import NOT_LOOKED_AFTER, keep_off, look_after, note_taken, one_line
 from hpc_elastic.slurm.run_jobs import job_start
 from hpc_elastic.slurm.run_jobs.job_start import (
     FIRST_PAUSE_S,
@@ -105,9 +105,14 @@ def run_with_nodes(
     """
     if start.local:
         return finish()
+    try:
+        log.refresh()
+    except (HpcElasticError, OSError) as error:
+        say(f"{NOT_LOOKED_AFTER}: {one_line(error)}")
+        return finish()
     if start.task is None:  # Slurm itself reports the loss of its node to a task of an array
         note_taken(start.paths, log, start.epoch, start.job_ref, slurm, say)
-    requeue_of = look_after(start.paths, log, start.job_ref, slurm, clock, say)
+    requeue_of = look_after(start.paths, log.records, start.job_ref, slurm, clock, say)
     ended = finish()
     if ended.code == ExitCode.REQUEUE:
         for number, job_ref in enumerate(_jobs_to_come(start, ended)):

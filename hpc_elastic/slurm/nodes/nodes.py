@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _HARD = (Fault.UNFIT, Fault.NODE_LOSS, Fault.ABSENT, Fault.WEDGE)  # within a run one of these is enough
 _MOST_NAMES = 8
+NOT_LOOKED_AFTER = "bad nodes are not looked after"
 _NOTHING = ("", "(null)")
 
 
@@ -66,7 +67,7 @@ class RequeueExclusion(NamedTuple):
 
 
 def look_after(
-    paths: RunPaths, log: RunLog, job_ref: str, slurm: Slurm, clock: Clock, say: Say
+    paths: RunPaths, records: Iterable[Record], job_ref: str, slurm: Slurm, clock: Clock, say: Say
 ) -> RequeueExclusion:
     """Remember the faults of nodes, and choose those that the job does without if it is requeued.
 
@@ -75,17 +76,16 @@ def look_after(
 
     Args:
         paths: the run.
-        log: its journal.
+        records: its journal.
         job_ref: its job.
         slurm: Slurm's commands; its environment may name the ledger.
         clock: for the age of events.
         say: prints a line.
     """
     try:
-        log.refresh()
-        return _look_after(paths, log.records, job_ref, slurm, clock, say)
+        return _look_after(paths, records, job_ref, slurm, clock, say)
     except (HpcElasticError, OSError) as error:
-        say(f"bad nodes are not looked after: {one_line(error)}")
+        say(f"{NOT_LOOKED_AFTER}: {one_line(error)}")
         return RequeueExclusion(job_ref)
 
 
@@ -288,14 +288,13 @@ def note_taken(paths: RunPaths, log: RunLog, epoch: Epoch, job_ref: str, slurm: 
 
     Args:
         paths: the run.
-        log: its journal, which the answer is written into.
+        log: its journal, as it was read; the answer is written into it.
         epoch: the start of its job, while Slurm still knows its nodes.
         job_ref: the job.
         slurm: Slurm's commands.
         say: prints a line.
     """
     try:
-        log.refresh()
         lost = _lost(node_faults(log.records, paths.name), epoch)
         if lost:
             _note_those_taken(log, lost, job_ref, slurm, say)

@@ -184,7 +184,7 @@ def stored_spec(paths: RunPaths) -> dict[str, Any]:
 
     A field that was edited into another type is left out; `spec_trouble` tells of it.
     """
-    return _sound(_stored(paths) or {})
+    return _stored(paths).sound
 
 
 def submitted_limit_s(paths: RunPaths) -> float | None:
@@ -202,9 +202,8 @@ def submitted_limit_s(paths: RunPaths) -> float | None:
 def spec_trouble(paths: RunPaths) -> list[str]:
     """Return the faults of the stored job spec and their consequences, as lines; nothing if it is well."""
     stored = _stored(paths)
-    sound = _sound(stored or {})
-    odd = [f"{name} = {value!r}" for name, value in (stored or {}).items() if name not in sound]
-    if stored is None:
+    odd = [f"{name} = {value!r}" for name, value in stored.all.items() if name not in stored.sound]
+    if not stored.is_readable:
         what = f"{paths.job} cannot be read, so the run's limits are not known here"
     elif odd:
         what = f"{paths.job} has {', '.join(odd)}, which cannot be"
@@ -213,23 +212,27 @@ def spec_trouble(paths: RunPaths) -> list[str]:
     return [what, "fix: mend the file, or bring it back from a backup; submit --resume needs it"]
 
 
-def _stored(paths: RunPaths) -> dict[str, Any] | None:
-    """Return the content of the file, empty if there is none; None if it cannot be read."""
+class _StoredSpec(NamedTuple):
+    """The settings in ``job.json``; there are none without the file."""
+
+    all: Mapping[str, Any]
+    sound: dict[str, Any]  # those that can be used here: they have a type that a job spec writes
+    is_readable: bool = True
+
+
+def _stored(paths: RunPaths) -> _StoredSpec:
+    types = {name: _TYPES.get(row.kind, str | None) for name, row in JOB.items()}
     try:
         data = files.read(paths.job, alone=True)
-        return {} if data is None else read(StoredJob, data).spec
+        stored = {} if data is None else read(StoredJob, data).spec
+        sound = fitting(types, stored)
     except (OSError, DamagedError):
-        return None
-
-
-def _sound(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that can be used here: they have a type that a job spec writes."""
-    found = fitting({name: _TYPES.get(row.kind, str | None) for name, row in JOB.items()}, stored)
+        return _StoredSpec({}, {}, is_readable=False)
     try:
-        parse_nodes(found.get("nodes", 1))
+        parse_nodes(sound.get("nodes", 1))
     except BadValueError:
-        del found["nodes"]
-    return found
+        del sound["nodes"]
+    return _StoredSpec(stored, sound)
 
 
 def newest_world_size(records: Iterable[Record]) -> int:
