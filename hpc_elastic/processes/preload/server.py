@@ -17,7 +17,7 @@ from importlib.machinery import PathFinder
 from typing import Any, Final, NamedTuple
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.processes.preload import notes, rules, warm_worker
+from hpc_elastic.processes.preload import notes, randomness, rules, warm_worker
 from hpc_elastic.processes.preload.rules import EnvRead, Imported, PythonCommand, Snapshot
 from hpc_elastic.processes.preload.warm_worker import Fds, WarmStart
 from hpc_elastic.processes.process import TELLING
@@ -123,6 +123,8 @@ class _Server:
         """
         began = SystemClock().monotonic()
         warm_worker.prepare_main(self._command)
+        if modules or learned:
+            randomness.load_random()
         stop_noting = self._note_reads()
         for name in modules:
             why = self._import(name)
@@ -143,13 +145,16 @@ class _Server:
         self._current = name
         self._reads_of_this.clear()
         self._tell("importing", name=name)
-        before = _snapshot()
+        before, drawn = _snapshot(), randomness.generators()
         try:
             importlib.import_module(name)
         except BaseException as error:  # noqa: BLE001 - also SystemExit
             return f"cannot be imported: {type(error).__name__}: {error}"
         _end_threads_that_know_of_forks()
         why = rules.unsafe(before, _snapshot())
+        seeded = "" if why else randomness.seeded(drawn, randomness.generators())
+        if seeded:
+            why = f"gives a seed to the random numbers of {seeded}"
         if why:
             self._end("blame", modules={name: why})
         return ""

@@ -22,6 +22,7 @@ from importlib.machinery import SourceFileLoader
 from typing import Any, Final, NamedTuple, NoReturn, cast
 
 from hpc_elastic.processes.linux import die_with_parent, set_shown_command
+from hpc_elastic.processes.preload import randomness
 from hpc_elastic.processes.preload.rules import PythonCommand
 from hpc_elastic.processes.process import bear_mark, reset_signals, take_stdio
 
@@ -103,7 +104,7 @@ def _reset(start: WarmStart) -> None:
     for stream, fd in ((sys.__stdin__, 0), (sys.__stdout__, 1), (sys.__stderr__, 2)):
         if stream is not None:
             _reopen(stream, fd)
-    _reseed()
+    randomness.reseed()
     importlib.invalidate_caches()
     reset_signals(start.ignore_signals)
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # as Python does at its start
@@ -132,16 +133,6 @@ def _reopen(stream: io.TextIOWrapper, fd: int) -> None:
     cast("Any", stream).__init__(
         buffer, encoding, errors, newline="\n", line_buffering=by_lines, write_through=all_at_once
     )
-
-
-def _reseed() -> None:
-    """Give the worker random numbers and keys of its own; `random` sees to that by itself."""
-    numpy = sys.modules.get("numpy.random")
-    if numpy is not None:
-        numpy.seed()
-    process = sys.modules.get("multiprocessing.process")
-    if process is not None:
-        process.current_process().authkey = os.urandom(32)
 
 
 def run(command: PythonCommand) -> None:

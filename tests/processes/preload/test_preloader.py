@@ -53,6 +53,8 @@ def _told_of_deaths(preloader: Preloader, place: Place) -> int:
         ("import signal\nsignal.signal(signal.SIGALRM, lambda *_: None)", "handles signals"),
         ("import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])", "blocks signals"),
         ("import os\nos.umask(0o077)", "changes the mask of new files"),
+        ("import random\nrandom.seed(0)", "gives a seed to the random numbers of random"),
+        ("import numpy\nnumpy.random.seed(0)", "gives a seed to the random numbers of NumPy"),
     ],
     ids=lambda text: text[:30],
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.processes.preload.preloader import PreloadPhase
+from hpc_elastic.processes.preload.randomness import Generators, seeded
 from tests.processes.preload.warm import Place, forked
 
 OBSERVER = (Path(__file__).parent / "observer.py").read_text(encoding="utf-8")
@@ -133,18 +133,42 @@ def test_multiprocessing_works_in_a_forked_worker(method: str, place: Place) -> 
 
 
 def test_random_numbers_and_keys_are_each_workers_own(place: Place) -> None:
-    """Copies of one process would all draw the same."""
+    """Copies of one process would all draw the same; a module that draws some as it is imported may."""
+    place.write(
+        "draws.py", "import random, numpy\n[random.gauss(0, 1) for _ in range(2000)]\nnumpy.random.rand()\n"
+    )
     place.write(
         "script.py",
         "import random, multiprocessing\n"
-        "import numpy\n"
-        "print(random.random(), numpy.random.rand(), multiprocessing.current_process().authkey.hex())\n",
+        "import draws, numpy, torch\n"
+        "print(random.random(), numpy.random.rand(), multiprocessing.current_process().authkey.hex(), "
+        "torch.rand(1, dtype=torch.float64).item())\n",
     )
     spec = place.spec("-u", "script.py")
-    with place.preloaded(("random", "numpy", "multiprocessing"), spec) as preloader:
-        assert preloader.phase is PreloadPhase.READY, place.said
+    with place.preloaded(("draws", "torch", "multiprocessing"), spec) as preloader:
+        assert place.said[0].startswith("preloaded draws, torch, multiprocessing ("), place.said
         drawn = [place.end_of(forked(preloader, spec)).out.split() for _ in range(3)]
-    assert 9 == len({number for numbers in drawn for number in numbers})
+    assert 12 == len({number for numbers in drawn for number in numbers})
+
+
+def test_a_seed_is_told_from_numbers_that_are_drawn() -> None:
+    """Of Python's, NumPy's and PyTorch's generators, known before or not."""
+    none = Generators()
+    own = random.Random(3)
+    before = Generators(own.getstate())
+    own.random()
+    assert "" == seeded(before, Generators(own.getstate()))
+    own.getrandbits(624 * 32 * 50)
+    assert "" == seeded(before, Generators(own.getstate()))
+    own.seed(3)
+    assert "" == seeded(before, Generators(own.getstate()))
+    own.seed(4)
+    assert "random" == seeded(before, Generators(own.getstate()))
+    assert "NumPy" == seeded(none, Generators(is_numpy_seeded=True))
+    assert "" == seeded(none, Generators(torch=1 << 60))
+    assert "" == seeded(Generators(torch=5), Generators(torch=5))
+    assert "PyTorch" == seeded(none, Generators(torch=5))
+    assert "PyTorch" == seeded(Generators(torch=1 << 60), Generators(torch=1 << 61))
 
 
 def test_what_imports_print_is_in_the_output_of_each_worker(place: Place) -> None:
