@@ -313,8 +313,9 @@ def command(argv: Sequence[str], dropped: Sequence[str] = ()) -> int:
 
 def _refused(error: Exception) -> int:
     from hpc_elastic.exit_codes import ExitCode  # noqa: PLC0415 - as above
+    from hpc_elastic.text import visible_lines  # noqa: PLC0415 - as above
 
-    sys.stderr.write(f"error: {error}\n")
+    sys.stderr.write(f"error: {visible_lines(str(error))}\n")
     return ExitCode.USAGE
 
 
@@ -334,7 +335,7 @@ def _run_over_plugin(args: Namespace) -> int:
     except (InputError, ValueError) as error:  # FlagError, and what the registry refuses
         return _refused(error)
     except HpcElasticError as error:  # of the rendezvous
-        sys.stderr.write(f"error: {error}\n")
+        _refused(error)
         return ExitCode.FAILED
     return ExitCode.OK
 

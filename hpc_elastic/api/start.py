@@ -24,6 +24,7 @@ from hpc_elastic.slurm.submit import request, run_dir, validate
 from hpc_elastic.slurm.submit.request import SubmitRequest, read_template
 from hpc_elastic.slurm.submit.submit import Submitter, UncertainSubmissionError
 from hpc_elastic.store import files
+from hpc_elastic.store.plain_file import open_to_append
 
 _OPTION = re.compile(r"(?<![\w/-])--([a-z]+(?:-[a-z]+)*)(?![\w-])")
 _JOB_FILE = ".toml"
@@ -157,7 +158,7 @@ def _run_here(wanted: SubmitRequest, call: bytes | None, nodes: int, called: Cal
     _create(wanted, call)
     root = wanted.paths.root
     argv = (*argv_here(), "submit", "--resume", root, "--local", str(nodes))
-    with open(os.path.join(root, RUNNER_LOG), "ab") as output:
+    with os.fdopen(open_to_append(os.path.join(root, RUNNER_LOG)), "ab") as output:
         shell = subprocess.run(  # which leaves the runner to init, as no child of this process
             ("/bin/sh", "-c", _IN_BACKGROUND, "sh", *argv),
             stdin=subprocess.DEVNULL,

@@ -44,6 +44,7 @@ from hpc_elastic.start.without_script import finish_in_its_place, record_takeove
 from hpc_elastic.store.mount import mount_at, safe_lease
 from hpc_elastic.store.plain_file import open_to_append
 from hpc_elastic.store.root import HeldRoot
+from hpc_elastic.text import visible_lines
 
 if TYPE_CHECKING:
     from hpc_elastic.processes.preload.preloader import Preloader
@@ -73,7 +74,7 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None, guard: Guard | Non
     prepare_run_dir(options.paths)
     ended = ended_before(options.paths, slurm)
     if ended is not None:
-        sys.stderr.write(f"{ended_text(options.paths, ended)}\n")
+        sys.stderr.write(f"{visible_lines(ended_text(options.paths, ended))}\n")
         return ended.ending.exit_code if ended.ending else ExitCode.FAILED
     with open_agent(options, slurm, owns_process=True, guard=guard) as opened:
         outcome = opened.agent.run_to_end()

@@ -113,7 +113,7 @@ def _make(place: str) -> None:
     if not os.path.isdir(above):
         make_directories(above)
     if _is_beside_runs(above):
-        require_own(above, f"ledger {above}")
+        _check(above)
     make_directory(place)
     _check(place)
 
@@ -138,7 +138,7 @@ def read_ledger(place: str, *, since: float = 0.0) -> Ledger:
     """
     above = os.path.dirname(place)
     if _is_beside_runs(above) and os.path.isdir(above):  # nobody else can look into it
-        require_own(above, f"ledger {above}")
+        _check(above)
     if not os.path.isdir(place):
         return Ledger(())
     _check(place)

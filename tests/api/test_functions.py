@@ -16,6 +16,7 @@ from submitit.core.utils import DelayedSubmission
 
 import hpc_elastic
 from hpc_elastic.api import NotDoneError, Run, function
+from hpc_elastic.api.run import RUNNER_LOG
 from hpc_elastic.api.start import _as_fields
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError, RunDirError, StoreError
@@ -126,6 +127,16 @@ def test_what_others_could_have_written_is_not_unpickled(tmp_path: Path) -> None
     os.symlink(tmp_path / "elsewhere", paths.function)
     with pytest.raises(RunDirError, match="cannot be read"):
         function.load(paths)
+
+
+def test_nothing_is_written_through_a_link_in_the_place_of_a_log(tmp_path: Path) -> None:
+    """The output of a run on this machine goes into a file of the run, or the run is not started."""
+    (tmp_path / "other").write_text("precious")
+    os.mkdir(tmp_path / "run", 0o700)
+    os.symlink(tmp_path / "other", tmp_path / "run" / RUNNER_LOG)
+    with pytest.raises(OSError, match="it is a link, not a plain file"):
+        hpc_elastic.submit(_nothing, local=1, run_dir=str(tmp_path / "run"))
+    assert "precious" == (tmp_path / "other").read_text()
 
 
 def test_a_value_that_cannot_be_pickled_is_named(run_paths: RunPaths) -> None:

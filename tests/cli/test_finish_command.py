@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.cli import app
+from hpc_elastic.cli.commands.ending import finish
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import MarkName, write_mark
@@ -111,6 +112,14 @@ def test_a_run_that_is_gone_is_neither_started_again_nor_made(
     )
     assert has_root == os.path.exists(paths.root)
     assert not has_root or not os.listdir(paths.root)
+
+
+def test_words_in_the_log_act_on_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    """Whoever shows it with cat is as safe as with `hpc-elastic logs`."""
+    assert 76 == finish.main(["--run-dir=/nowhere/\x1b]0;OWNED\x07\u202e"])
+    said = capfd.readouterr().err
+    assert r"\x1b]0;OWNED\x07" in said
+    assert [] == [char for char in "\x1b\x07\u202e" if char in said]
 
 
 def test_a_local_run_that_was_told_to_end_is_stopped(paths: RunPaths, job: FakeJob, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hpc_elastic.node.setup.agent_log import SizeNews
+from pathlib import Path
+
+from hpc_elastic.node.setup.agent_log import AgentLog, SizeNews
 from hpc_elastic.record.journal import (
     Cause,
     Entry,
@@ -14,6 +16,7 @@ from hpc_elastic.record.journal import (
     SizeWanted,
 )
 from hpc_elastic.record.state import RunState, apply
+from hpc_elastic.testing.clock import FakeClock
 
 EPOCH = Epoch(0, 0, 0, 0)
 
@@ -94,3 +97,16 @@ def test_a_size_of_an_earlier_submission_is_nothing_to_tell() -> None:
     world.write(EpochStarted(Epoch(1, 0, 0, 0), "8", ()))
     world.write(SizeWanted(0, 1, "hpc-elastic scale", None, 2))
     assert [] == world.said
+
+
+def test_words_in_the_log_of_an_agent_act_on_no_terminal(tmp_path: Path) -> None:
+    """They may be the reason that somebody has given for a node, or the error of a program."""
+    path = tmp_path / "n1.log"
+    with path.open("wb", buffering=0) as file:
+        AgentLog(FakeClock(), "n1", [file.fileno()]).say(
+            "node n2 drains: \x1b]0;OWNED\x07\rx\nsecond \u202eline"
+        )
+    lines = path.read_text().splitlines()
+    assert ["node n2 drains: \\x1b]0;OWNED\\x07", "x", "second \\u202eline"] == [
+        line.partition("] ")[2] for line in lines
+    ]

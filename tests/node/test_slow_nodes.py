@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -164,6 +165,19 @@ def test_a_node_that_computes_for_longer_is_found(tmp_path: Path) -> None:
     for watch in run.watches:
         watch.close()
     assert [] == list((run.directory / "paces").iterdir())
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_in_the_place_of_a_measurement_is_not_waited_for(tmp_path: Path) -> None:
+    """The agent goes on, and tells its next measurement."""
+    nodes = Round(tmp_path / "round")
+    place = nodes.directory / "paces"
+    place.mkdir()
+    for node in range(3):
+        os.mkfifo(place / NodePace(f"n{node}", 2, 1, 0.1, node).text())
+    nodes.train(130, (0.1, 0.1, 0.1))
+    told = {NodePace(f"n{node}", 2, 2, 0.1, node).text() for node in range(3)}
+    assert told == {path.name for path in place.iterdir() if path.is_file()}
 
 
 def test_steps_that_are_taken_together_name_no_node(tmp_path: Path) -> None:

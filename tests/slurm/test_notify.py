@@ -194,6 +194,15 @@ def test_a_webhook_is_tried_again_while_that_may_help(
     assert [{"a": 1}] * tries == hooks.came
 
 
+def test_the_words_of_a_server_act_on_no_terminal(tmp_path: Path) -> None:
+    """They stand in the batch log and in the records, as escapes and cut."""
+    with webhooks(404) as hooks:
+        hooks.reason = "\x1b]0;OWNED\x07" + "x" * 10_000
+        said = send(Sending("{}", 4.0, str(secret(tmp_path, hooks.url()))), FastClock())
+    assert said.startswith(r"the webhook has answered 404 \x1b]0;OWNED\x07xxx")
+    assert 340 > len(said)
+
+
 def test_a_server_that_hangs_or_refuses_is_given_up(tmp_path: Path) -> None:
     """The time for one answer is limited, and so is that for all tries."""
     with webhooks(0) as hooks:

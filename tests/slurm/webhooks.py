@@ -30,6 +30,8 @@ class Webhooks:
         self._answers = list(answers)
         self._when_asked = when_asked
         self.port = 0
+        self.reason: str | None = None
+        """The words of all answers; None: the usual ones."""
 
     def url(self, scheme: str = "http") -> str:
         """Return where messages are to go."""
@@ -57,7 +59,7 @@ def webhooks(
             if code == 0:
                 hooks.released.wait()
                 return
-            self.send_response(code)
+            self.send_response(code, hooks.reason)
             self.send_header("Location", hooks.url())
             self.end_headers()
 

@@ -139,8 +139,9 @@ def test_a_directory_of_somebody_else_is_refused(place: Path, level: int) -> Non
     """Also the one above, through which it could be replaced."""
     remember(str(place), [LOST])
     os.chown((place, place.parent)[level], 65534, 65534)
-    with pytest.raises(RunDirError, match="belongs to user 65534"):
+    with pytest.raises(RunDirError, match="belongs to user 65534") as caught:
         read_ledger(str(place))
+    assert "give a directory of your own with HPC_ELASTIC_LEDGER" in str(caught.value)
     with pytest.raises(RunDirError, match="belongs to user 65534"):
         remember(str(place), [LOST._replace(at=5.0)])
 

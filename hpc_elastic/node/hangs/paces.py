@@ -101,7 +101,7 @@ class PaceWatch:
         if self._path is None:
             with suppress(FileExistsError):
                 os.mkdir(self._place.directory, 0o700)
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+            files.touch_name(self._place.directory, pace.text())
         else:
             os.rename(self._path, path)
         self._path = path

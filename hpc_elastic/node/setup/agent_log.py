@@ -9,7 +9,7 @@ from hpc_elastic.clock import Clock, clock_text
 from hpc_elastic.node.workers.worker_env import RankPlace
 from hpc_elastic.record.journal import RoundFormed, SizeWanted
 from hpc_elastic.record.state import RunState
-from hpc_elastic.text import count_text
+from hpc_elastic.text import count_text, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,10 +38,13 @@ class AgentLog:
         """Marks what the workers have written before a line, and when the line was written."""
 
     def say(self, text: str) -> None:
-        """Show a line; a place that cannot be written to is passed over."""
+        """Show a line; a place that cannot be written to is passed over.
+
+        Control characters are shown as escapes: the words may be those of Slurm, a user or a program.
+        """
         self._mark()
         stamp = clock_text(self._clock.wall())
-        line = "".join(f"[{stamp} {self._node}] {part}\n" for part in text.splitlines() or [""])
+        line = "".join(f"[{stamp} {self._node}] {visible(part)}\n" for part in text.splitlines() or [""])
         for fd in self._fds:
             try:
                 os.write(fd, line.encode(errors="replace"))

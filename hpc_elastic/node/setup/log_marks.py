@@ -9,11 +9,13 @@ from threading import Lock
 
 from hpc_elastic.account.log_marks import MOST_BYTES, LogMark, encode_mark, thinned
 from hpc_elastic.clock import Clock
-from hpc_elastic.store.plain_file import open_plain, open_to_append
+from hpc_elastic.store.plain_file import open_plain
 
 _GAP_S = 1.0  # between two marks without a cause
 _FRESH_S = 30.0  # a record that is read for the first time after a longer pause may be old
 _MOST_FILES = 256  # of workers, that are held open
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT  # read by the descriptor: the name may be another file's by now
+_MOST_READ = 4 * MOST_BYTES  # what is thinned at once [bytes]
 _NONE = -1
 
 
@@ -41,8 +43,8 @@ class LogMarks:
         self._record, self._fresh, self._read_at = known(), False, clock.monotonic()
         self._looked_at = self._read_at
         with suppress(OSError):
-            self._fd = open_to_append(path)
-            self._length = _ended(path, self._fd)
+            self._fd = open_plain(path, _FLAGS)
+            self._length = _ended(self._fd)
 
     def begin(self, number: int, first_rank: int, files: Sequence[str]) -> None:
         """Follow the logs of the workers of a round.
@@ -116,13 +118,13 @@ class LogMarks:
 
     def _thin(self) -> None:
         """Replace the file by one with fewer marks; a reader has the one or the other."""
-        with open(self._path, "rb") as file:
-            kept = b"".join(thinned(file.read().splitlines(keepends=True)))
+        data = os.pread(self._fd, _MOST_READ, max(self._length - _MOST_READ, 0))
+        kept = b"".join(thinned(data.splitlines(keepends=True)))
         beside = f"{self._path}.new"
         with suppress(FileNotFoundError):
             os.unlink(beside)  # of an agent that was killed
         self._length = 0  # if it fails, it is tried again when as much has been added
-        fd = open_to_append(beside)
+        fd = open_plain(beside, _FLAGS)
         if os.write(fd, kept) == len(kept):
             os.rename(beside, self._path)
             fd, self._fd, self._length = self._fd, fd, len(kept)
@@ -143,10 +145,8 @@ def _length_of(fd: int) -> int:
         return _NONE
 
 
-def _ended(path: str, fd: int) -> int:
+def _ended(fd: int) -> int:
     """End a line that the last writer of a file has left torn; return the length of the file [bytes]."""
-    with open(path, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - 1, 0))
-        is_torn = size > 0 and file.read(1) != b"\n"
+    size = os.lseek(fd, 0, os.SEEK_END)
+    is_torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
     return size + (os.write(fd, b"\n") if is_torn else 0)

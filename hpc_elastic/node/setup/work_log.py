@@ -9,8 +9,9 @@ from typing import NamedTuple
 from hpc_elastic.account.facts import Doing, WorkFact, encode_fact, next_gap_s
 from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.workers.local_group import LocalGroup
+from hpc_elastic.store.plain_file import open_plain
 
-_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT
 
 
 class _SeenStep(NamedTuple):
@@ -107,7 +108,7 @@ def _opened(directory: str, node: str) -> int:
     """
     with suppress(FileExistsError):
         os.mkdir(directory, 0o700)
-    fd = os.open(os.path.join(directory, f"{node}.log"), _FLAGS, 0o600)
+    fd = open_plain(os.path.join(directory, f"{node}.log"), _FLAGS)
     size = os.fstat(fd).st_size
     if size and os.pread(fd, 1, size - 1) != b"\n":
         os.write(fd, b"\n")

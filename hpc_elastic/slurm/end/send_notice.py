@@ -104,7 +104,8 @@ def _post(webhook: Webhook, body: str, timeout_s: float) -> Tried:
             answer.read(_ANSWER)
     except urllib.error.HTTPError as error:
         is_passing = error.code == _TOO_MANY or error.code >= _SERVERS_FAULT
-        return Tried(f"the webhook has answered {error.code} {error.reason}", is_final=not is_passing)
+        words = visible(str(error.reason))[:_LONGEST_WORDS]  # the server's
+        return Tried(f"the webhook has answered {error.code} {words}", is_final=not is_passing)
     except (OSError, http.client.HTTPException, ValueError) as error:
         return _unanswered(error)
     return Tried()

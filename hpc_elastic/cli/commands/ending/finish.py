@@ -21,6 +21,7 @@ from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.choices import RequeueBudgets
 from hpc_elastic.slurm.end.finish import Finish, run_with_nodes
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
+from hpc_elastic.text import visible_lines
 
 _WHOLE = (BUDGET, COUNT, NUMBER)
 
@@ -134,9 +135,12 @@ def _say(text: str) -> None:
 
 
 def _print(text: str) -> None:
-    """Show a line; where the log cannot be written to, as its disk is full, the job goes on all the same."""
+    """Show a line; where the log cannot be written to, as its disk is full, the job goes on all the same.
+
+    Control characters are shown as escapes: the words may be those of Slurm, a server or a file.
+    """
     with suppress(OSError):
-        os.write(2, f"{text}\n".encode(errors="replace"))
+        os.write(2, f"{visible_lines(text)}\n".encode(errors="replace"))
 
 
 def _tell_the_end(state: RunState, start: Start) -> None:
