@@ -273,3 +273,10 @@ def test_a_bad_node_that_does_not_suit_the_job_is_left_out_for_nothing() -> None
     """Nobody misses it, however few there are."""
     some = [ListedNode("n1", "idle", gpus=0), ListedNode("n2", "idle", gpus=1)]
     assert Exclusion(("n1",), (), 1) == exclude(["n1"], some, WantedNodes(1, gpus=1))
+
+
+def test_that_a_node_was_slow_is_its_last_event_only_without_another() -> None:
+    """It leaves no node out, so it hides none that does."""
+    slow, later = event(Fault.SLOW, 2), event(Fault.SLOW)
+    assert Fault.UNFIT is standings([slow, event(Fault.UNFIT, 1), later], NOW)[0].last.fault
+    assert later == standings([slow, later], NOW)[0].last
