@@ -44,7 +44,7 @@ def test_a_submission_is_announced_then_recorded(paths: RunPaths) -> None:
 def test_what_another_process_has_announced_is_refused(paths: RunPaths) -> None:
     """Until it is withdrawn."""
     submissions.announce(paths, 3, "one", now_s=0.0)
-    with pytest.raises(RunDirError, match="submission 3 of the run in .* is being made by another process"):
+    with pytest.raises(RunDirError, match="submission 3 of the run in"):
         submissions.announce(paths, 3, "other", now_s=0.0)
     submissions.withdraw(paths, 3)
     assert [] == submissions.read_submissions(paths)
