@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,9 @@ from hpc_elastic.meet.liveness import is_alive
 from hpc_elastic.meet.member_names import (
     MemberName,
     Phase,
+    Seen,
     Suspicion,
+    are_beats,
     forgive,
     is_news,
     natural,
@@ -194,3 +198,44 @@ def test_all_but_the_newest_start_of_a_task_are_outdated() -> None:
 def test_the_only_start_of_a_task_is_its_newest() -> None:
     """However often srun was started again in it."""
     assert frozenset() == outdated(["n1.1@12_0-0-3", "n2.1@12_1-2-0"])
+
+
+@pytest.mark.parametrize(
+    ("steps", "text"),
+    [
+        ((0,), "0-0"),
+        ((0, 3), "0-03"),
+        ((1, None, 12), "1-0_9"),
+        ((5, 10**18), "5-09"),
+        ((-1, 4), ""),
+        ((), ""),
+        ((None,), ""),
+        ((10**18,), ""),
+    ],
+)
+def test_steps_are_one_word(steps: tuple[int | None, ...], text: str) -> None:
+    """It stands at the end of the name, if there is one."""
+    assert text == steps_text(steps)
+    mine = MemberName("n1.1", Epoch(0, 0, 0, 0), Phase.RUNNING, 1, 2, 3, text)
+    assert "n1.1+0-0-0-0+running+1+2+3" + (f"+{text}" if text else "") == mine.text()
+    assert mine == parse_name(mine.text())
+    assert (0, "") == MemberName("n1.1", Epoch(0, 0, 0, 0), Phase.RUNNING, 1, 2)[5:]
+
+
+@pytest.mark.parametrize(
+    ("changes", "at", "beats"),
+    [
+        ({}, 9.9, True),
+        ({}, 10.0, False),
+        ({"phase": Phase.STOPPED}, 1.0, False),
+        ({"round": 2}, 1.0, False),
+        ({"node_id": "n2.1"}, 1.0, False),
+    ],
+)
+def test_members_that_have_only_beaten_change_nothing(
+    changes: dict[str, Any], at: float, *, beats: bool
+) -> None:
+    """Within the lease, in the same round and phase."""
+    mine = MemberName("n1.1", Epoch(0, 0, 0, 0), Phase.RUNNING, 1, 2)
+    new = mine._replace(counter=3, **changes)
+    assert beats is are_beats({"n1.1": Seen(mine, 0.0)}, {new.node_id: Seen(new, at)}, 10.0)

@@ -15,6 +15,7 @@ from hpc_elastic.slurm.client.job_standing import (
     true_cause,
     unfit_text,
 )
+from hpc_elastic.slurm.client.parse import JobState
 from tests.meet.build import E0, REQUEUED, after, formed, loss, start
 
 PLAIN = job_facts({"JobState": "RUNNING"})
@@ -214,3 +215,9 @@ def test_that_too_few_nodes_are_fit_is_told_of_this_start_only() -> None:
     assert "" == unfit_text(after(start()), E0)
     assert "" == unfit_text(after(start(), *unfit), E0)
     assert "" == unfit_text(after(start(), formed(1), loss(1, "n1"), unfit[1], left), E0)
+
+
+def test_a_job_that_slurm_does_not_know_has_ended() -> None:
+    """It has no node, and nothing is left to be requeued."""
+    assert (JobState.ENDED, "", "None", 0, False, 0, False, False, "", False, None) == tuple(GONE)
+    assert not GONE.to_be_released
