@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import SHUTDOWN_S, Env
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsSpecs
+from hpc_elastic.processes.preload.rules import bad_name
 
 if TYPE_CHECKING:
     from hpc_elastic.processes.numa import NumaOptions
@@ -53,6 +54,8 @@ class LaunchConfig:
             TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30.
         exit_barrier_timeout: how long a node whose workers are gone waits for the others [s]; None means
             TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT, else 300 (from torch 2.14).
+        preload: modules that one process of this node imports once, ``auto``: those that the workers have
+            imported; each worker is a copy of it. Only over a shared directory.
 
     Raises:
         InputError: a field has a value of another kind.
@@ -83,6 +86,7 @@ class LaunchConfig:
     virtual_local_rank: bool = False
     shutdown_timeout: int | None = None
     exit_barrier_timeout: float | None = None
+    preload: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Fill in the fields that depend on other fields or on the environment."""
@@ -116,6 +120,10 @@ def _is_text_or_none(value: object) -> bool:
     return value is None or isinstance(value, str)
 
 
+def _are_names(value: object) -> bool:
+    return isinstance(value, list | tuple) and not bad_name([str(name) for name in value])
+
+
 _KINDS: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
     **dict.fromkeys(
         ("min_nodes", "max_nodes", "nproc_per_node", "max_restarts"), (_is_whole, "a whole number")
@@ -125,6 +133,7 @@ _KINDS: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
     **dict.fromkeys(("log_line_prefix_template", "local_addr"), (_is_text_or_none, "a text, or None")),
     "rdzv_configs": (lambda value: isinstance(value, Mapping), "a mapping of options"),
     "monitor_interval": (lambda value: isinstance(value, int | float), "seconds"),
+    "preload": (_are_names, "names of modules in a list"),
     "logs_specs": (lambda value: value is None or hasattr(value, "reify"), "a LogsSpecs"),
 }
 

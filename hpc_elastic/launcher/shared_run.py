@@ -135,6 +135,7 @@ def options_of(
         stdout_filters=tuple(config.duplicate_stdout_filters or ()),
         stderr_filters=tuple(config.duplicate_stderr_filters or ()),
         event_log_handler=config.event_log_handler,
+        preload=tuple(config.preload),
     )
 
 

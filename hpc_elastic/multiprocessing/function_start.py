@@ -28,7 +28,7 @@ from multiprocessing import (
     util,
 )
 from multiprocessing import spawn as spawning
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hpc_elastic.multiprocessing.function_worker import (
     Descriptor,
@@ -39,6 +39,9 @@ from hpc_elastic.multiprocessing.function_worker import (
     run,
 )
 from hpc_elastic.processes.process import TELLING, ChildProcess, ProcessSpec, open_stdio, spawn
+
+if TYPE_CHECKING:
+    from hpc_elastic.processes.preload.preloader import Preloader
 
 _OF_THE_PARENT: Final = ("sys_path", "init_main_from_name", "init_main_from_path")  # no worker wants them
 _CODE: Final = (
@@ -101,8 +104,14 @@ def _shared_tracker() -> Iterator[None]:
         intent.preserve_fd = False
 
 
-def start_spawned(job: FunctionJob) -> ChildProcess:
-    """Start a fresh interpreter that calls the function."""
+def spawning_command() -> tuple[str, ...]:
+    """Return the words that start a fresh interpreter for a function, without its code."""
+    flags = [flag for flag in util._args_from_interpreter_flags() if flag != "-I"]  # type: ignore[attr-defined]
+    return (os.fsdecode(spawning.get_executable()), *flags, "-c")
+
+
+def start_spawned(job: FunctionJob, preloader: Preloader | None = None) -> ChildProcess:
+    """Start a fresh interpreter that calls the function, or a copy of one that has imported modules."""
     tracker = int(resource_tracker.getfd() or 0)  # started by asking for it
     popen = _Popen("spawn", popen_spawn_posix._DupFd)
     payload = new_file()
@@ -113,10 +122,11 @@ def start_spawned(job: FunctionJob) -> ChildProcess:
             file.write(data)
         os.lseek(payload, 0, os.SEEK_SET)
         code = _CODE.format(isolation=_isolation(), tracker=tracker, payload=payload, parent=reading)
-        flags = [flag for flag in util._args_from_interpreter_flags() if flag != "-I"]  # type: ignore[attr-defined]
-        argv = (os.fsdecode(spawning.get_executable()), *flags, "-c", code, "--multiprocessing-fork")
+        spec = job.spec._replace(argv=(*spawning_command(), code, "--multiprocessing-fork"))
+        fds = tuple(dict.fromkeys((*popen.fds, tracker, payload, reading)))
         with _shared_tracker():
-            child = spawn(job.spec._replace(argv=argv), pass_fds=(*popen.fds, tracker, payload, reading))
+            forked = None if preloader is None else preloader.fork(spec, fds)
+            child = forked or spawn(spec, pass_fds=fds)
     except BaseException:
         os.close(writing)
         raise

@@ -10,7 +10,7 @@ from typing import Any
 
 from hpc_elastic.multiprocessing.errors.error_handler import describe
 from hpc_elastic.multiprocessing.errors.failure import encode_reply, write_data
-from hpc_elastic.multiprocessing.function_start import STARTERS, FunctionJob, new_file
+from hpc_elastic.multiprocessing.function_start import STARTERS, FunctionJob, new_file, start_spawned
 from hpc_elastic.multiprocessing.function_worker import reset_death_signals
 from hpc_elastic.multiprocessing.group import ProcessGroup
 from hpc_elastic.multiprocessing.logs import LogsSpecs
@@ -112,6 +112,8 @@ class MultiprocessContext(ProcessGroup):
             prepare=self._prepare,
             meeting=self._meeting,
         )
+        if self.start_method == "spawn":
+            return start_spawned(job, self._settings.preloader)
         return STARTERS[self.start_method](job)
 
     def _prepare(self) -> None:

@@ -195,12 +195,27 @@ def _preloader(options: LaunchOptions, context: StartContext, log: AgentLog) -> 
 
     adopt_orphans()  # the workers that it forks
     env = {**(base_env_for(os.environ) or os.environ), **dict(run_env(options).defaults)}
+    argv, path = _interpreter(options)
+    if not argv:
+        log.say(f"nothing is preloaded: functions are started by {options.start_method}, and not by spawn")
     named = tuple(name for name in options.preload if name != AUTO)
     lessons = LessonFile(options.paths.preload) if AUTO in options.preload else None
-    wanted = Preloaded(named, options.argv, env, os.getcwd(), context.scratch, lessons)
+    wanted = Preloaded(named, argv, env, os.getcwd(), context.scratch, lessons, path)
     made = Preloader(wanted, SystemClock(), log.say)
-    made.start()
+    if argv:
+        made.start()
     return made
+
+
+def _interpreter(options: LaunchOptions) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the workers' command, none of functions that are forked, and the search path of functions."""
+    if options.entrypoint is None:
+        return options.argv, ()
+    if options.start_method != "spawn" and not sys.flags.isolated:
+        return (), ()
+    from hpc_elastic.multiprocessing.function_start import spawning_command  # noqa: PLC0415 - not for programs
+
+    return (*spawning_command(), ""), () if sys.flags.isolated else tuple(sys.path)
 
 
 def _build(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from submitit.core.job_environment import JobEnvironment
@@ -35,13 +35,17 @@ class ElasticTask:
         min_nodes: with how many nodes the run goes on after a loss; by default all of them.
         max_restarts: how often the workers are started again after one has failed.
         by_rank: return the list of the values of all ranks instead.
+        preload: modules that one process per node imports once, ``auto``: those that the workers have
+            imported; each worker is a copy of it.
         run_dir: the run directory; by default ``<job id>_run`` in submitit's folder.
 
     Raises:
         InputError: `function` cannot be called, or a number is too small.
     """
 
-    def __init__(
+    preload: tuple[str, ...] = ()  # also of a task that an earlier version has pickled
+
+    def __init__(  # noqa: PLR0913 - settings of a job
         self,
         function: Callable[..., Any],
         *,
@@ -50,6 +54,7 @@ class ElasticTask:
         max_restarts: int = 3,
         by_rank: bool = False,
         run_dir: str | None = None,
+        preload: Sequence[str] = (),
     ) -> None:
         if not callable(function):
             raise InputError(
@@ -66,6 +71,7 @@ class ElasticTask:
         self.max_restarts = max_restarts
         self.by_rank = by_rank
         self.run_dir = run_dir
+        self.preload = tuple(preload)
         self.__name__ = getattr(function, "__name__", type(function).__name__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -127,6 +133,7 @@ class ElasticTask:
             rdzv_endpoint=paths.root,
             max_restarts=self.max_restarts,
             signals_to_handle="SIGTERM,SIGINT,SIGUSR2",
+            preload=self.preload,
         )
         launch_agent(config, work, [paths.root, call, str(env.job_id)])
 

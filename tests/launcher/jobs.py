@@ -34,6 +34,11 @@ def rank_plus(number: int) -> int:
     return int(os.environ["RANK"]) + number
 
 
+def had(*names: str) -> list[bool]:
+    """Tell of some modules whether they are loaded."""
+    return [name in sys.modules for name in names]
+
+
 def same(*args: Any) -> tuple[Any, ...]:
     """Return the arguments."""
     return args

@@ -143,7 +143,7 @@ def test_signals_have_meanings(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.torch
 def test_fields_and_defaults_are_those_of_torch() -> None:
-    """In torch's order; one that torch 2.14 has added stands behind them."""
+    """In torch's order; one that torch 2.14 has added and one of ours stand behind them."""
     from torch.distributed.launcher.api import LaunchConfig as Theirs  # noqa: PLC0415
 
     def shape(config: Any) -> list[tuple[str, Any]]:
@@ -152,7 +152,7 @@ def test_fields_and_defaults_are_those_of_torch() -> None:
 
     theirs, ours = shape(Theirs(1, 2, 3)), shape(LaunchConfig(1, 2, 3))
     assert theirs == ours[: len(theirs)]
-    assert {("exit_barrier_timeout", 300.0)} >= set(ours[len(theirs) :])
+    assert {("exit_barrier_timeout", 300.0), ("preload", ())} >= set(ours[len(theirs) :])
 
 
 def test_logs_that_are_chosen_later_count(tmp_path: Path) -> None:

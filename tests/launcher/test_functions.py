@@ -15,7 +15,18 @@ from hpc_elastic.launcher import elastic_launch, launch_agent
 from hpc_elastic.multiprocessing import DefaultLogsSpecs, Std
 from hpc_elastic.multiprocessing.errors import ChildFailedError
 from hpc_elastic.node.workers.local_group import EntrypointError
-from tests.launcher.jobs import config, cpus, fail_first, fail_on, handlers, rank_plus, same, shout, variables
+from tests.launcher.jobs import (
+    config,
+    cpus,
+    fail_first,
+    fail_on,
+    had,
+    handlers,
+    rank_plus,
+    same,
+    shout,
+    variables,
+)
 
 
 @pytest.mark.parametrize("start_method", ["spawn", "fork", "forkserver"])
@@ -23,6 +34,32 @@ def test_values_come_back_by_rank(tmp_path: Path, start_method: str) -> None:
     """Each worker's return value is at its global rank."""
     values = elastic_launch(config(tmp_path / "run", 3, start_method=start_method), rank_plus)(10)
     assert {0: 10, 1: 11, 2: 12} == values
+
+
+def test_functions_have_modules_preloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the path of this process, in copies of one process; arguments and values come as otherwise."""
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "beside.py").write_text("open('imports', 'a').write('x')\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "path"))
+    monkeypatch.chdir(tmp_path)
+    settings = config(tmp_path / "run", 3, preload=("colorsys", "beside", "auto"))
+    assert {rank: [True, True] for rank in range(3)} == elastic_launch(settings, had)("colorsys", "beside")
+    assert "x" == (tmp_path / "imports").read_text()
+    large = [number * "x" for number in (1, 100_000)]
+    assert {0: (large, None)} == elastic_launch(config(tmp_path / "run2", 1, preload=["json"]), same)(
+        large, None
+    )
+    with pytest.raises(ChildFailedError, match="no luck"):
+        elastic_launch(config(tmp_path / "run3", preload=["json"]), fail_on)(1, "no luck")
+
+
+def test_functions_that_are_forked_are_started_as_always(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """They are copies of another process already; the log says so."""
+    settings = config(tmp_path / "run", 1, preload=("colorsys",), start_method="fork")
+    assert {0: 5} == elastic_launch(settings, rank_plus)(5)
+    assert "nothing is preloaded: functions are started by fork, and not by spawn" in capfd.readouterr().err
 
 
 def test_a_command_returns_nothing(tmp_path: Path) -> None:

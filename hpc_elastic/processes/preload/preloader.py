@@ -20,12 +20,13 @@ _CODE: Final = (
     "import os, sys; path = sys.path[:]; had = frozenset(sys.modules); "
     "at = path.index(os.path.dirname(os.__file__)); sys.path[:] = [*path[at:at + 2], {home!a}]; "
     "from hpc_elastic.processes.preload.server import Begin, main; "
-    "main(Begin(path, had, {link}, {learned!a}), {modules!a}, {words!a})"
+    "main(Begin(path, had, {link}, {learned!a}, {path!a}), {modules!a}, {words!a})"
 )
 _ANSWER_S: Final = 2.0  # for all workers of a round; a longer wait would cost a heartbeat
 _MOST_DEATHS: Final = 3
 _MESSAGE: Final = 1 << 16
 _MIB: Final = 1024
+_MOST_FDS: Final = 200  # the kernel passes 253 at once
 _MOST_SHOWN: Final = 6  # packages
 
 
@@ -47,6 +48,7 @@ class Preloaded(NamedTuple):
         cwd: their working directory.
         scratch: a private directory for the output of the imports.
         lessons: keeps the modules that workers import; None: nothing is learned.
+        path: the search path of workers that run a function; empty: as Python makes it.
     """
 
     modules: tuple[str, ...]
@@ -55,6 +57,7 @@ class Preloaded(NamedTuple):
     cwd: str
     scratch: str
     lessons: LessonFile | None = None
+    path: tuple[str, ...] = ()
 
 
 class Preloader:
@@ -109,7 +112,12 @@ class Preloader:
         link = theirs.fileno()
         learned = self._write_learned()
         code = _CODE.format(
-            home=_home(), link=link, modules=self._modules, learned=learned, words=command.words
+            home=_home(),
+            link=link,
+            learned=learned,
+            path=self._wanted.path,
+            modules=self._modules,
+            words=command.words,
         )
         out, err = (os.path.join(self._wanted.scratch, f"preload.{name}") for name in ("out", "err"))
         for path in (out, err):
@@ -191,11 +199,12 @@ class Preloader:
         self._answer_until = self._clock.monotonic() + _ANSWER_S
         self._answered = 0
 
-    def fork(self, spec: ProcessSpec) -> ChildProcess | None:
+    def fork(self, spec: ProcessSpec, pass_fds: tuple[int, ...] = ()) -> ChildProcess | None:
         """Have a worker forked, which becomes a child of this process.
 
         Args:
             spec: the worker.
+            pass_fds: further descriptors that it has under the same numbers.
 
         Returns:
             The worker; None where it must be started as without preloading.
@@ -212,12 +221,15 @@ class Preloader:
             return None  # the others of this round have taken all the time
         if command.interpreter != (self._command.interpreter if self._command else ()):
             return None
+        if len(pass_fds) > _MOST_FDS:
+            return None
         stdio = open_stdio(spec)
         notes = self._learned.open_book()
         started, starting = os.pipe()
         waiting, go = os.pipe()
+        fds = (*stdio, starting, waiting, *pass_fds, *notes)
         try:
-            pid = self._ask(self._link, self._request(spec, command), (*stdio, starting, waiting, *notes))
+            pid = self._ask(self._link, self._request(spec, command, pass_fds), fds)
             if pid is None:
                 os.close(started)
                 return None
@@ -227,7 +239,7 @@ class Preloader:
             for fd in (*stdio, starting, waiting, go):
                 os.close(fd)
 
-    def _request(self, spec: ProcessSpec, command: PythonCommand) -> bytes:
+    def _request(self, spec: ProcessSpec, command: PythonCommand, pass_fds: tuple[int, ...]) -> bytes:
         self._asked += 1
         facts = {
             "number": self._asked,
@@ -238,6 +250,7 @@ class Preloader:
             "ignore_signals": spec.ignore_signals,
             "cpus": spec.cpus,
             "agent": os.getpid(),
+            "fds": pass_fds,
         }
         return json.dumps(facts).encode()
 
@@ -262,7 +275,7 @@ class Preloader:
                 return None
             self._take()
         self._answered += 1
-        return self._answers.get(self._asked)
+        return self._answers.get(self._asked) or None
 
     def _take(self) -> None:
         """Take one message."""

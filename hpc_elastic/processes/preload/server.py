@@ -23,7 +23,8 @@ from hpc_elastic.processes.preload.warm_worker import Fds, WarmStart
 from hpc_elastic.processes.process import TELLING
 
 _MOST_PRINTED: Final = 1 << 20
-_FDS: Final = 7  # the request, three streams, two pipes, and memory for notes
+_FDS: Final = 253  # the most that the kernel passes at once
+_OWN_FDS: Final = 5  # of a worker: three streams, two pipes
 _OF_ALL: Final = frozenset(  # what looks at all variables
     (ItemsView.__iter__.__code__, ValuesView.__iter__.__code__, type(os.environ).copy.__code__)
 )
@@ -40,12 +41,14 @@ class Begin(NamedTuple):
         had: the modules that a plain start has loaded.
         link: descriptor of the socket to the agent.
         learned: a file with the modules that other workers have imported; empty if there is none.
+        given_path: the search path of workers that run a function; empty: as Python makes it.
     """
 
     path: list[str]
     had: Collection[str]
     link: int
     learned: str = ""
+    given_path: tuple[str, ...] = ()
 
 
 class _EndError(Exception):
@@ -70,7 +73,8 @@ def main(begin: Begin, modules: list[str], words: tuple[str, ...]) -> None:
         signal.signal(sig, signal.SIG_IGN)
     own = set(sys.modules) - set(begin.had)
     has_place = not (sys.flags.isolated or getattr(sys.flags, "safe_path", False))
-    sys.path[:] = [warm_worker.first_place(command), *begin.path[1:]] if has_place else begin.path
+    path = [warm_worker.first_place(command), *begin.path[1:]] if has_place else begin.path
+    sys.path[:] = begin.given_path or path
     try:
         server.refuse_shadows(own)
         for name in [name for name in own if name.partition(".")[0] == _OURS]:
@@ -247,18 +251,31 @@ class _Server:
             self._printed,
         )
         given = Fds((fds[0], fds[1], fds[2]), fds[3], fds[4])
+        more = fds[_OWN_FDS:]
+        passed: dict[int, int] = dict(zip(request["fds"], more, strict=False))
+        if passed and not self._are_free(passed, fds):
+            self._tell("forked", pid=0, number=request["number"])
+            for fd in fds:
+                os.close(fd)
+            return None
         mask = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
         pid = _fork_twice(self._link)
         if pid == 0:
             warm_worker.become(start, given)
-            for fd in fds[5:]:
+            for fd in more[len(passed) :]:
                 notes.begin(fd)
+            warm_worker.place(passed)
             return command
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for fd in fds:
             os.close(fd)
         self._tell("forked", pid=pid, number=request["number"])
         return None
+
+    def _are_free(self, numbers: Collection[int], given: Collection[int]) -> bool:
+        """Tell whether a worker has no other use for some descriptors."""
+        used = {int(name) for name in os.listdir("/proc/self/fd")} - {*given, self._link.fileno()}
+        return not used & set(numbers)
 
 
 def _fork_twice(link: socket.socket) -> int:

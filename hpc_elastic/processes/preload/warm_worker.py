@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import builtins
 import errno
+import fcntl
 import importlib
 import io
 import os
@@ -92,6 +93,21 @@ def become(start: WarmStart, fds: Fds) -> None:
         os._exit(_NOT_STARTED)
     os.close(fds.go)
     os.close(fds.starting)
+
+
+def place(passed: Mapping[int, int]) -> None:
+    """Give descriptors the numbers that they have in the agent, as a started worker inherits them.
+
+    Args:
+        passed: the descriptors by those numbers, which are free but for themselves.
+    """
+    free = max((*passed, *passed.values()), default=0) + 1
+    moved = {number: fcntl.fcntl(fd, fcntl.F_DUPFD, free) for number, fd in passed.items()}
+    for fd in passed.values():
+        os.close(fd)
+    for number, fd in moved.items():
+        os.dup2(fd, number)
+        os.close(fd)
 
 
 def _reset(start: WarmStart) -> None:
