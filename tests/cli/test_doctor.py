@@ -13,7 +13,7 @@ import pytest
 
 from hpc_elastic import __version__
 from hpc_elastic.cli.commands.site.doctor import DoctorGroup, _directory, group_of
-from hpc_elastic.cli.commands.site.doctor_checks import package_finding, slurm_findings
+from hpc_elastic.cli.commands.site.doctor_checks import gain_findings, package_finding, slurm_findings
 from hpc_elastic.cli.main import main
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.slurm.client.commands import Slurm
@@ -67,6 +67,15 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
+
+
+def test_packages_that_are_worth_preloading_are_named() -> None:
+    """With the command that measures the gain on this machine."""
+    (found,) = gain_findings(("no_such_package", "psutil", "filelock"))
+    assert found.value.startswith("psutil ")
+    assert ", filelock " in found.value
+    assert found.value.endswith("measure it here by doctor --preload psutil")
+    assert [] == gain_findings(("no_such_package",))
 
 
 def test_a_good_machine_and_directory_are_told_line_by_line(

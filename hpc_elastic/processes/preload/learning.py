@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -111,8 +111,8 @@ class Learning:
         self._clock = clock
         self.lessons = self._kept = Lessons() if file is None else file.read()
         self._books: list[NoteBook] = []
-        self._used: tuple[int, ...] = ()
-        self._since = 0.0  # when the notes became as long as they are
+        self._begun: list[int] = []
+        self._since = 0.0  # when the newest import began
         self._look_at = 0.0
         self._times = 0  # in this round
         self._blamed = 0
@@ -146,38 +146,37 @@ class Learning:
         self._books.append(book)
         return (book.fd,)
 
-    def look(self) -> bool:
-        """Look whether the workers have imported more, and import nothing now; tell whether there is more."""
+    def look(self, given: Collection[Imported]) -> bool:
+        """Tell whether the workers have begun their work, and have imported more than is preloaded.
+
+        Args:
+            given: the learned modules that are preloaded.
+        """
         now = self._clock.monotonic()
         if not self._books or now < self._look_at or self._times >= _MOST_AT_WORK:
             return False
         self._look_at = now + _LOOK_S
-        used = tuple(book.used for book in self._books)
-        if used != self._used:
-            self._used, self._since = used, now
-        if now - self._since < _QUIET_S or not any(used):
+        begun = [book.begun for book in self._books]
+        if begun != self._begun:
+            self._begun, self._since = begun, now
+        if now - self._since < _QUIET_S or not any(begun):
             return False
-        if not self._learn():
-            return False
-        self._times += 1
-        return True
+        self._learn()
+        is_more = tuple(given) != self.lessons.modules
+        self._times += is_more
+        return is_more
 
     def end_round(self) -> None:
         """Learn from workers that have ended."""
         self._learn()
         self._close_books()
 
-    def _learn(self) -> bool:
-        """Learn from the notes, and keep it; tell whether there is more than before."""
-        if not self.is_on:
-            return False
-        books = [book.imported() for book in self._books if book.used]
-        known = self.lessons
-        self.lessons = self._known_here(known.with_modules(imported_by_most(books)))
-        if self.lessons == known:
-            return False
-        self._write()
-        return True
+    def _learn(self) -> None:
+        """Learn from the notes, and keep it."""
+        if self.is_on:
+            books = [book.imported() for book in self._books if book.used]
+            self.lessons = self._known_here(self.lessons.with_modules(imported_by_most(books)))
+            self._write()
 
     def _write(self) -> None:
         if self._writes and self._file is not None and self.lessons != self._kept:
@@ -210,4 +209,4 @@ class Learning:
     def _close_books(self) -> None:
         for book in self._books:
             book.close()
-        self._books, self._used = [], ()
+        self._books, self._begun = [], []

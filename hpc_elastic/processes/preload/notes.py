@@ -18,7 +18,8 @@ from hpc_elastic.processes.linux import map_memory
 from hpc_elastic.processes.preload.rules import Imported, installed_in, is_fit_to_learn, noted
 
 _SIZE: Final = 1 << 16  # bytes: some 600 modules
-_USED: Final = 8  # bytes of the number at the beginning: how many follow
+_NUMBER: Final = 8  # bytes of each number at the beginning: how many bytes follow, how many imports began
+_BEGIN: Final = 2 * _NUMBER
 
 
 class NoteBook:
@@ -32,11 +33,16 @@ class NoteBook:
     @property
     def used(self) -> int:
         """How many bytes the worker has written."""
-        return min(int.from_bytes(self._memory[:_USED], "little"), _SIZE - _USED)
+        return min(int.from_bytes(self._memory[:_NUMBER], "little"), _SIZE - _BEGIN)
+
+    @property
+    def begun(self) -> int:
+        """How many imports the worker has begun, of modules of any kind."""
+        return int.from_bytes(self._memory[_NUMBER:_BEGIN], "little")
 
     def imported(self) -> list[Imported]:
         """Return the modules that the worker has imported itself, in their order."""
-        return noted(self._memory[_USED : _USED + self.used])
+        return noted(self._memory[_BEGIN : _BEGIN + self.used])
 
     def close(self) -> None:
         """Give the memory back; a worker keeps its own."""
@@ -57,7 +63,8 @@ class Noting:
         self._memory = map_memory(fd, _SIZE)
         os.close(fd)
         self._pid = os.getpid()
-        self._end = _USED
+        self._end = _BEGIN
+        self._begun = 0
         self._last: ModuleSpec | None = None
         self._env = dict(_environ())
 
@@ -65,6 +72,9 @@ class Noting:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the answer of the finders behind this one."""
+        if os.getpid() == self._pid:
+            self._begun += 1
+            self._memory[_NUMBER:_BEGIN] = self._begun.to_bytes(_NUMBER, "little")
         finders = sys.meta_path
         behind = finders[finders.index(self) + 1 :] if self in finders else []
         for finder in behind:
@@ -98,7 +108,7 @@ class Noting:
             return
         self._memory[self._end : self._end + len(data)] = data
         self._end += len(data)
-        self._memory[:_USED] = (self._end - _USED).to_bytes(_USED, "little")
+        self._memory[:_NUMBER] = (self._end - _BEGIN).to_bytes(_NUMBER, "little")
 
 
 def begin(fd: int) -> None:

@@ -154,7 +154,7 @@ class Preloader:
         """Take note of messages of the process, and of its end; never blocks."""
         while self._link is not None and _is_readable(self._link, 0.0):
             self._take()
-        if self.phase is PreloadPhase.READY and self._learned.look():
+        if self.phase is PreloadPhase.READY and self._learned.look(self._given):
             self._restart()
 
     def end_round(self, *, goes_on: bool) -> None:

@@ -184,12 +184,14 @@ def test_modules_are_learned_while_a_round_works_when_nothing_is_imported_any_mo
     learning = Learning(LessonFile(str(tmp_path / "preload.json")), clock)
     learning.begin_round(writes=True)
     noting = notes.Noting(os.dup(learning.open_book()[0]))
-    learned = []
+    learned, given = [], learning.lessons.modules
     for number in range(5):
+        noting.find_spec("no_such_module")
         noting._write(f"m{number}\t{SITE}\n")
         for seconds in (2.0, 9.0, 2.0, 20.0):
             clock.advance(seconds)
-            learned.append(learning.look())
+            learned.append(learning.look(given))
+            given = learning.lessons.modules
     assert [False, False, True, False] * 3 + [False] * 8 == learned
     assert ("m0", "m1", "m2") == tuple(one.name for one in learning.lessons.modules)
     learning.end_round()

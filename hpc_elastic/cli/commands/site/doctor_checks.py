@@ -7,7 +7,7 @@ import platform
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 
 from hpc_elastic import __version__
@@ -26,6 +26,7 @@ CONTROLLER = "slurm controller"
 _COMMANDS = ("sbatch", "srun", "squeue", "scontrol", "scancel")
 _SLOW_S = 5.0
 _PRELOAD = "preload"
+_LARGE = ("torch", "tensorflow", "jax", "lightning", "transformers")  # names of packages and of modules
 _POLL_S = 0.02
 _IMPORTS_S = 600.0
 _REQUIREMENT = re.compile(r"([\w.-]+)[^;]*?>=([\d.]+)")
@@ -37,8 +38,28 @@ def machine_findings(slurm: Slurm, clock: Clock) -> list[Finding]:
         Finding("python", f"{platform.python_version()} in {sys.executable}"),
         Finding("hpc_elastic", __version__),
         package_finding(_requirements()),
+        *gain_findings(),
         *slurm_findings(slurm, clock),
     ]
+
+
+def gain_findings(names: Sequence[str] = _LARGE) -> list[Finding]:
+    """Return which of some packages are installed whose import takes each worker seconds.
+
+    Args:
+        names: of the packages, which are those of their modules.
+    """
+    found = []
+    for name in names:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    if not found:
+        return []
+    name = found[0].partition(" ")[0]
+    gain = f"submit --preload auto saves imports; measure it here by doctor --preload {name}"
+    return [Finding(_PRELOAD, f"{', '.join(found)}: {gain}")]
 
 
 def _requirements() -> Iterator[tuple[str, str]]:
