@@ -50,7 +50,7 @@ READERS = {
     "cli/commands/submitting/adopt.py": "lines of job scripts",
     "cli/typer_app.py": "words of a command line",
     "cli/job_options.py": "options of a command line",
-    "cli/run/agent_parts.py": "options of a command line",
+    "cli/run/options.py": "options of a command line",
     "cli/run/values.py": "options of a command line",
     "frameworks/torch/addresses.py": "NCCL's and Gloo's variables",
     "node/listeners/listeners.py": "options of a command line",

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from hpc_elastic.cli.run.agent_parts import hang_options_of
 from hpc_elastic.cli.run.flags import parser
+from hpc_elastic.cli.run.options import hang_options_of
 from hpc_elastic.errors import InputError
 from hpc_elastic.node.setup.hang_times import HangOptions
 from hpc_elastic.slurm.job.script import agent_flags

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.cli.run.agent_parts import probe_of
 from hpc_elastic.cli.run.flags import parser
+from hpc_elastic.cli.run.options import probe_of
 from hpc_elastic.errors import InputError
 from hpc_elastic.node.probe.rules import ProbeOptions
 from hpc_elastic.settings.of_run import RUN

@@ -14,8 +14,8 @@ import typer
 
 from hpc_elastic.cli.commands.ending import finish
 from hpc_elastic.cli.job_options import with_job_options
-from hpc_elastic.cli.run.agent_parts import budgets_of, drain_times_of, hang_options_of, probe_of
 from hpc_elastic.cli.run.flags import parser
+from hpc_elastic.cli.run.options import budgets_of, drain_times_of, hang_options_of, probe_of
 from hpc_elastic.errors import InputError
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.node.decision import RestartBudgets as AgentBudgets

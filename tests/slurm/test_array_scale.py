@@ -16,8 +16,7 @@ from hpc_elastic.report.run_status import RunView, status_of
 from hpc_elastic.slurm.client.answers import SlurmTask, max_array_size, parse_tasks
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.slurm.operate.array_scale import TaskShare, shares
-from hpc_elastic.slurm.operate.scale import scale
+from hpc_elastic.slurm.operate.scale import TaskShare, scale, shares
 from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.run_files import begin_of, facts_of, job_ids, read_run
 from hpc_elastic.slurm.run_jobs.submissions import Submission

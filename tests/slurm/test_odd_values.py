@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.cli.run import flags
-from hpc_elastic.cli.run.agent_parts import probe_of
+from hpc_elastic.cli.run.options import probe_of
 from hpc_elastic.clock import clock_text, date_text
 from hpc_elastic.errors import InputError
 from hpc_elastic.rendezvous.parameters import RendezvousParameters

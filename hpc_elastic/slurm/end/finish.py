@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import NamedTuple
 
 from hpc_elastic import ids
 from hpc_elastic.clock import Clock, date_text
@@ -145,17 +144,18 @@ class Finish:
 
     Attributes:
         log: the journal of the run; it is read once, and further records as they come.
+        patiently: tries a step until it works, or for too long.
     """
 
     def __init__(self, start: Start, budgets: RequeueBudgets, slurm: Slurm, clock: Clock, say: Say) -> None:
-        self._start = start
-        self._budgets = budgets
-        self._slurm = slurm
-        self._clock = clock
-        self._say = say
+        self.start = start
+        self.budgets = budgets
+        self.slurm = slurm
+        self.clock = clock
+        self.say = say
         kind, writer = ("job", ids.BATCH) if start.task is None else ("task", start.job_ref)
         self.log: RunLog = open_log(start.paths, writer, Role.SCRIPT)
-        self._patiently = Patience(clock, say, f", then the {kind} ends with 76 and is not requeued")
+        self.patiently = Patience(clock, say, f", then the {kind} ends with 76 and is not requeued")
 
     def run(self) -> Ended:
         """Decide and carry out.
@@ -166,41 +166,39 @@ class Finish:
             StoreError: the run directory cannot be read or written for minutes.
             RendezvousStateError: a record of the run is damaged.
         """
-        if self._start.task is None or self._start.is_submitted:
-            self._patiently(self._require_run)
-        state = self._patiently(self.log.refresh)
+        if self.start.task is None or self.start.is_submitted:
+            self.patiently(self._require_run)
+        state = self.patiently(self.log.refresh)
         records = [*self.log.records]
-        if self._start.task is None and not self._start.is_submitted:
-            self._start = with_own_submission(self._start, records)
-        facts = (self._job_facts if self._start.task is None else self._task_facts)(state, records)
-        choice = lifecycle.decide(facts, self._budgets)
+        if self.start.task is None and not self.start.is_submitted:
+            self.start = with_own_submission(self.start, records)
+        facts = (self._job_facts if self.start.task is None else self._task_facts)(state, records)
+        choice = lifecycle.decide(facts, self.budgets)
         if isinstance(choice, Requeue | Resubmit | Leave):
             self._tell_of_saves(facts, records, goes_on=not isinstance(choice, Leave))
-        others = self._successors() if self._start.task is None else self._other_tasks()
-        means = self._start, self._budgets, self._slurm, self._clock, self._say
-        tools = _Tools(*means, self.log, self._patiently, others)
-        ended = _Doing(tools, facts, records).do(choice)
+        others = self._successors() if self.start.task is None else self._other_tasks()
+        ended = _Doing(self, others, facts, records).do(choice)
         if ended.state.ending is not None and ended.state.ending.decision is not Decision.HELD:
             others.cancel()
         return ended
 
     def _successors(self) -> Successors:
-        return Successors(self._start, self._slurm, self._clock, self._say)
+        return Successors(self.start, self.slurm, self.clock, self.say)
 
     def _other_tasks(self) -> OtherTasks:
-        return OtherTasks(self._start, self._slurm, self._patiently, self._say)
+        return OtherTasks(self.start, self.slurm, self.patiently, self.say)
 
     def _tell_of_saves(self, facts: Facts, records: list[Record], *, goes_on: bool) -> None:
-        progress, limit = facts.counts.progress, self._budgets.max_starts_without_save
+        progress, limit = facts.counts.progress, self.budgets.max_starts_without_save
         if facts.is_task:  # whose starts are not those of the run
             progress = progress._replace(began=None, in_vain=0)
         worth = (progress.stops or progress.silent) if facts.is_task else progress.starts_in_vain(facts.saved)
         if worth and (text := saves_text(progress, facts.saved, limit)):
-            self._say(text)
-        limit_s, task = None if facts.job is None else facts.job.granted_s, self._start.task
+            self.say(text)
+        limit_s, task = None if facts.job is None else facts.job.granted_s, self.start.task
         starts = trained(records) if task is None else [history.task_trained(records, task)]
         if goes_on and (short := short_time_text(starts, limit_s)):
-            self._say(short)
+            self.say(short)
 
     # facts
 
@@ -212,7 +210,7 @@ class Finish:
             epoch: of this start of the run.
             records: the journal.
         """
-        start = self._start
+        start = self.start
         return Facts(
             state=state,
             epoch=start.epoch,
@@ -226,7 +224,7 @@ class Finish:
         )
 
     def _job_facts(self, state: RunState, records: list[Record]) -> Facts:
-        start = self._start
+        start = self.start
         job = self._local_job() if start.local else self._ask_slurm(requeue.PATIENCE_S)
         ends = [record.at for record in records if isinstance(record.entry, RunEnded)]
         return self._facts(state, start.epoch, records)._replace(
@@ -234,14 +232,14 @@ class Finish:
             in_vain=lifecycle.starts_in_vain(records, start.epoch),
             ended_by=self._ended_by(),
             told=self._told(job),
-            chain=self._patiently(lambda: self._successors().chain(start.chain)),
+            chain=self.patiently(lambda: self._successors().chain(start.chain)),
             local=start.local,
             ended_since=date_text(ends[-1]) if ends else "",
         )
 
     def _task_facts(self, state: RunState, records: list[Record]) -> Facts:
-        start = self._start
-        outdated = self._patiently(self._is_outdated)
+        start = self.start
+        outdated = self.patiently(self._is_outdated)
         is_known = outdated or state.ending is not None
         task = start.task
         if task is None:
@@ -258,42 +256,40 @@ class Finish:
 
     def _failure(self) -> SetupFailure | None:
         """Return the line of the script that failed before srun, with the words in the batch log about it."""
-        failure = self._start.launch_failure
+        failure = self.start.launch_failure
         return None if failure is None else with_words(failure, self._batch_log())
 
     def _batch_log(self) -> str:
         """Return the end of the output of this script, and of Slurm."""
-        return job_start.log_end(self._start.paths, self._start.job_ref)
+        return job_start.log_end(self.start.paths, self.start.job_ref)
 
     def _ask_slurm(self, patience_s: float) -> JobFacts | None:
         """Return Slurm's facts about the job or task, None if it gives none for so long [s]."""
         try:
-            return self._patiently(
-                lambda: look(self._slurm, self._start.job_ref), patience_s, SlurmCommandError
-            )
+            return self.patiently(lambda: look(self.slurm, self.start.job_ref), patience_s, SlurmCommandError)
         except _SLURM as error:
-            kind = "job" if self._start.task is None else "task"
-            self._say(f"Slurm tells nothing about {kind} {self._start.job_ref}: {error}")
+            kind = "job" if self.start.task is None else "task"
+            self.say(f"Slurm tells nothing about {kind} {self.start.job_ref}: {error}")
             return None
 
     def _told(self, job: JobFacts | None) -> Cause | None:
         """Return why Slurm has put the job back into the queue; Slurm is asked only then."""
-        if job is None or self._start.local or job.warned:
+        if job is None or self.start.local or job.warned:
             return None
-        if standing(job, self._start.restarts) is not Standing.REQUEUED:
+        if standing(job, self.start.restarts) is not Standing.REQUEUED:
             return None
         return due_to(self._batch_log()) or (Cause.NODE_LOSS if self._has_down_node() else None)
 
     def _has_down_node(self) -> bool:
         try:
-            nodes = self._start.node_list
-            return bool(nodes) and self._slurm.has_down_node(nodes)
+            nodes = self.start.node_list
+            return bool(nodes) and self.slurm.has_down_node(nodes)
         except _SLURM:
             return False
 
     def _ended_by(self) -> str:
         """Return the name of the signal that ended the local runner above this script, if one did."""
-        data = files.read(self._start.end_file) if self._start.end_file else None
+        data = files.read(self.start.end_file) if self.start.end_file else None
         return (data or b"").decode(errors="replace")
 
     def _local_job(self) -> JobFacts:
@@ -301,28 +297,28 @@ class Finish:
             JobState.RUNNING,
             "RUNNING",
             "None",
-            self._start.restarts,
+            self.start.restarts,
             may_requeue=True,
-            nodes=self._start.nodes,
+            nodes=self.start.nodes,
             preempted=False,
         )
 
     def _least(self) -> int:
         """Return how many nodes the run needs."""
-        nodes = stored_spec(self._start.paths).get("nodes")
+        nodes = stored_spec(self.start.paths).get("nodes")
         return 1 if nodes is None else parse_nodes(nodes).low
 
     def _is_outdated(self) -> bool:
         """Tell whether the names of the members show a later start of this task."""
-        names = (parse_name(name) for name in files.list_names(self._start.paths.members))
-        mine = f"this{self._start.task.tag}" if self._start.task is not None else ""
+        names = (parse_name(name) for name in files.list_names(self.start.paths.members))
+        mine = f"this{self.start.task.tag}" if self.start.task is not None else ""
         return any(is_newer(name.node_id, than=mine) for name in names if name is not None)
 
     # the run directory
 
     def _require_run(self) -> None:
         """Check that the run is there; nothing that was lost is made again."""
-        give_up_at = self._clock.monotonic() + (0.0 if self._start.local else GONE_PATIENCE_S)
+        give_up_at = self.clock.monotonic() + (0.0 if self.start.local else GONE_PATIENCE_S)
         is_said = False
         while True:
             try:
@@ -330,20 +326,20 @@ class Finish:
             except TakenOverError:
                 raise
             except RunDirError as error:
-                if self._clock.monotonic() >= give_up_at or self._is_unknown():
+                if self.clock.monotonic() >= give_up_at or self._is_unknown():
                     raise
                 if not is_said:
                     where = f"{error.where}: {error.message}"
-                    self._say(
+                    self.say(
                         f"looking again for up to {GONE_PATIENCE_S:.0f} s, a mount may come back: {where}"
                     )
                     is_said = True
-            self._clock.sleep(FIRST_PAUSE_S)
+            self.clock.sleep(FIRST_PAUSE_S)
 
     def _is_unknown(self) -> bool:
         """Tell whether a directory that was not submitted was never there; no mount is empty."""
-        root = os.path.abspath(self._start.paths.root)
-        if self._start.is_submitted or os.path.lexists(root):
+        root = os.path.abspath(self.start.paths.root)
+        if self.start.is_submitted or os.path.lexists(root):
             return False
         try:
             return bool(os.listdir(os.path.dirname(root)))
@@ -351,9 +347,9 @@ class Finish:
             return False
 
     def _look_for_run(self) -> None:
-        paths = self._start.paths
-        if self._start.is_submitted:
-            require_run(paths, self._start.run_id)
+        paths = self.start.paths
+        if self.start.is_submitted:
+            require_run(paths, self.start.run_id)
             return
         require_same_run(paths, "")
         if not os.path.isdir(paths.journal):
@@ -364,36 +360,27 @@ class Finish:
             )
 
 
-class _Tools(NamedTuple):
-    """The means of a `Finish`."""
-
-    start: Start
-    budgets: RequeueBudgets
-    slurm: Slurm
-    clock: Clock
-    say: Say
-    log: RunLog
-    patiently: Patience
-    others: Successors | OtherTasks
-
-
 class _Doing:
     """Carries a choice out.
 
     Args:
-        tools: the means.
+        finish: whose start of a job or task this is.
+        others: the other jobs or tasks of the run.
         facts: that the choice rests on.
         records: the journal at that time.
     """
 
-    def __init__(self, tools: _Tools, facts: Facts, records: list[Record]) -> None:
-        self._start = tools.start
-        self._tools = tools
-        self._say = tools.say
-        self._log = tools.log
+    def __init__(
+        self, finish: Finish, others: Successors | OtherTasks, facts: Facts, records: list[Record]
+    ) -> None:
+        self._finish = finish
+        self._start = finish.start
+        self._say = finish.say
+        self._log = finish.log
+        self._others = others
         self._facts = facts
         self._records = records
-        self._name = f"{facts.mode.noun} {tools.start.job_ref}"  # for people
+        self._name = f"{facts.mode.noun} {finish.start.job_ref}"  # for people
 
     def do(self, choice: Choice) -> Ended:
         """Print why, carry it out, and return the end of the script."""
@@ -440,7 +427,7 @@ class _Doing:
         return epoch_now(self._log.state, epoch.submission) if self._facts.is_task else epoch
 
     def _write(self, entry: Entry) -> RunState:
-        return self._tools.patiently(lambda: self._log.commit(lambda _state: entry))
+        return self._finish.patiently(lambda: self._log.commit(lambda _state: entry))
 
     def _begin(self) -> None:
         """Record the start that this script belongs to, if no agent came to do it."""
@@ -508,11 +495,11 @@ class _Doing:
     def _relaunch(self, nodes: int) -> Ended:
         """Ask for another srun, after a pause that doubles each time."""
         if not self._start.local:
-            self._tools.clock.sleep(_RELAUNCH_PAUSE_S * 2**self._start.epoch.relaunch)
+            self._finish.clock.sleep(_RELAUNCH_PAUSE_S * 2**self._start.epoch.relaunch)
         return Ended(ExitCode.RELAUNCH, nodes, self._log.state)
 
     def _hand_back(self) -> HandBack:
-        return HandBack(self._tools.slurm, self._start.job_ref, self._start.restarts, self._tools.clock)
+        return HandBack(self._finish.slurm, self._start.job_ref, self._start.restarts, self._finish.clock)
 
     def _requeue(self, cause: Cause) -> Ended:
         """Hand the job back; doing it twice does no harm, and one that was cancelled stays so."""
@@ -522,7 +509,7 @@ class _Doing:
         if handed.outcome is not RequeueOutcome.REFUSED:
             return self._handed(handed)
         words = last_line(handed.words)
-        if cause is not Cause.CANCEL and self._facts.may_resubmit(self._tools.budgets):
+        if cause is not Cause.CANCEL and self._facts.may_resubmit(self._finish.budgets):
             self._say(f"Slurm does not requeue the {noun} ({words}), so it is submitted again")
             return self._resubmit(words)
         self._say(f"Slurm does not requeue the {noun}: {handed.words}")
@@ -539,7 +526,7 @@ class _Doing:
 
     def _resubmit(self, refusal: str, patience_s: float = PATIENCE_S) -> Ended:
         """Queue a further job in the place of this one, as part of the same submission."""
-        job = resubmitted(self._tools.others, self._tools.patiently, patience_s)
+        job = resubmitted(self._others, self._finish.patiently, patience_s)
         if isinstance(job, Exception):
             return self._refused("requeue", f"{refusal}; sbatch: {' '.join(str(job).split())}")
         noun = self._facts.mode.noun
@@ -578,7 +565,7 @@ class _Doing:
         Args:
             records: the journal by now; None: that of the choice.
         """
-        others, known = self._tools.others, self._records if records is None else records
+        others, known = self._others, self._records if records is None else records
         if isinstance(others, OtherTasks):
             return self._facts._replace(others=others.count(known))
         return self._facts
@@ -586,7 +573,7 @@ class _Doing:
     def _give_up(self, reason: str) -> Ended:
         """Leave the run to the other tasks; if they are given up, too, it has failed."""
         self._stopped(StopKind.GIVEN_UP, reason)
-        self._tools.patiently(self._log.refresh)
+        self._finish.patiently(self._log.refresh)
         if not self._with_others(self._log.records).any_others:
             return self.do(failed(reason))
         self._say("the run goes on without it")
