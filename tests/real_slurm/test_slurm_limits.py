@@ -16,8 +16,8 @@ SHAPES = {
     "limit": Shape((*LOW, "--time=1")),
     "limit, requeues itself": Shape((*LOW, "--time=1"), agent="exit=75", script="requeue=75"),
     "limit, RequeueExit": Shape((*LOW, "--time=1"), agent="exit=75", script="exit=99"),
-    "warn tasks": Shape((*LOW, "--time=2", "--signal=USR1@90")),
-    "warn script": Shape((*LOW, "--time=2", "--signal=B:USR1@90")),
+    "warn tasks": Shape((*LOW, "--time=3", "--signal=USR1@90")),
+    "warn script": Shape((*LOW, "--time=3", "--signal=B:USR1@90")),
     "waits": Shape(LOW, agent="exit=75"),
     "is hurried": Shape(LOW, agent="exit=75"),
 }
