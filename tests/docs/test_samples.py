@@ -318,11 +318,11 @@ SAMPLES = {
     "metrics": (
         METRICS,
         [
-            "[my_module]: calculate_latency=0",
+            "[my_module]: calculate_latency=",
             "[torchelastic]: __main__.foo.success=1",
-            "[torchelastic]: __main__.foo.duration.ms=0",
+            "[torchelastic]: __main__.foo.duration.ms=",
             "[my_app]: Bar.baz.success=1",
-            "[my_app]: Bar.baz.duration.ms=0",
+            "[my_app]: Bar.baz.duration.ms=",
         ],
     ),
     "agent of functions": (FUNCTION_AGENT, ["rank 0 return value: do train"]),
