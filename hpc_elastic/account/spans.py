@@ -28,6 +28,7 @@ from hpc_elastic.record.journal import (
     RoundFormed,
     RunEnded,
     Then,
+    WorkerWord,
 )
 from hpc_elastic.record.state import RunState, apply
 from hpc_elastic.record.why_left import Asker, requeued_for, who_asked
@@ -108,6 +109,7 @@ class Stop(NamedTuple):
     left: bool = False  # the start of the job ended with it
     record: int = 0  # number of the journal record that told it; 0: none did
     asker: Asker = Asker()  # of a drain: what asked for it, where the cause alone does not name it
+    word: WorkerWord | None = None  # of a worker that has ended the round
 
 
 class StartFacts(NamedTuple):
@@ -456,6 +458,7 @@ class _Walk:
         self._pass(time)
         if before.leave_cause is None:
             self._open(time, record, cause, nodes=nodes, failure=failure)
+            self._stops[-1] = self._stops[-1]._replace(word=None if ended is None else ended.word)
         self._leave_round(time, tail)
         self._note_saved(ended.saved if ended is not None else None)
         self._phase = Bucket.STOPPING if self._has_end(before) else Bucket.MEETING

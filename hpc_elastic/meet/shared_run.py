@@ -36,7 +36,9 @@ from hpc_elastic.record.journal import (
     RunEnded,
     StopAgreed,
     Then,
+    Verdict,
     WarningHeld,
+    WorkerWord,
 )
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.record.same_failure import signature
@@ -480,6 +482,18 @@ class SharedRun:
     def report_lost(self, number: int, nodes: Iterable[str]) -> RunState:
         """End a round because members have vanished."""
         return self.commit(RoundEnded(number, Cause.NODE_LOSS, tuple(nodes), None))
+
+    def report_word(self, number: int, word: WorkerWord, failure: dict[str, Any] | None) -> RunState:
+        """End a round because a worker on this node has said that its node is bad, or that it gives up.
+
+        Args:
+            number: of the round.
+            word: of the worker.
+            failure: of the worker that has given up; a bad node is told as a loss of the node.
+        """
+        is_bad = word.verdict is Verdict.BAD_NODE
+        cause, told = (Cause.NODE_LOSS, None) if is_bad else (Cause.CRASH, failure)
+        return self.commit(RoundEnded(number, cause, (self.node,), told, self._saved(), word))
 
     def report_agent_error(self, number: int, failure: dict[str, Any] | None = None) -> None:
         """End a round because this node cannot start its workers, or cannot end one."""

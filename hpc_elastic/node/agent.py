@@ -19,7 +19,7 @@ from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.setup.journal_entries import Reports
 from hpc_elastic.node.spec import ElasticAgent, RunResult, WorkerGroup, WorkerSpec
 from hpc_elastic.node.workers.local_group import LocalGroup
-from hpc_elastic.record.journal import RoundFormed
+from hpc_elastic.record.journal import RoundFormed, Verdict
 from hpc_elastic.record.state import RunState
 
 FAST_LOOK_S = 0.02  # between two looks while nodes agree on something
@@ -103,8 +103,14 @@ class NodeAgent(ElasticAgent):
         """Leave before the rendezvous: for a request, which came while a round of others began, or unfit."""
         if self._signalled.asks_to_leave:
             return self._leaving.without_workers()
-        unfit = self._parts.unfit(self._state)
+        unfit = self._state.unfit.get(self._run.node) or self._said_bad() or self._parts.unfit(self._state)
         return stay_out(self._parts, unfit) if unfit else None
+
+    def _said_bad(self) -> str:
+        """Return why this node is bad by its workers, though their round ended for another reason."""
+        word = self._workers.group.word if self._workers.group is not None else None
+        is_bad = word is not None and word.verdict is Verdict.BAD_NODE
+        return f"rank {word.rank} says: {word.reason}" if word is not None and is_bad else ""
 
     def _next_round(self) -> Outcome | None:
         self._watch.follow(self._state.last, peers=True)
@@ -230,6 +236,7 @@ class NodeAgent(ElasticAgent):
             wedged=self._workers.ending.wedge is not None,
             hang=self._workers.hangs.hang,
             leaves_alone=self._signalled.leaves_alone,
+            word=self._workers.running.word,
         )
 
     def _act(self, action: Action, group: LocalGroup) -> bool:
@@ -242,6 +249,7 @@ class NodeAgent(ElasticAgent):
             Action.STOP_WORKERS: self._stopping.end_round,
             Action.REPORT_CRASH: self._reports.crash,
             Action.REPORT_LOSS: self._reports.loss,
+            Action.REPORT_WORD: self._reports.word,
             Action.ASK_FOR_STACKS: self._workers.hangs.ask,
             Action.REPORT_HANG: self._workers.hangs.report,
             Action.GIVE_UP: self._reports.give_up,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import NamedTuple
 
-from hpc_elastic.record.journal import Cause, DrainRequested, Epoch, Then
+from hpc_elastic.record.journal import Cause, DrainRequested, Epoch, Then, Verdict, WorkerWord
 from hpc_elastic.record.same_failure import repeated_text
 from hpc_elastic.record.state import RunState
 from hpc_elastic.settings.setting import usual
@@ -67,6 +67,7 @@ class AgentFacts(NamedTuple):
     wedged: bool = False  # a worker of this node hangs in the kernel
     hang: Hang = Hang.NONE
     budgets: RestartBudgets = RestartBudgets()
+    word: WorkerWord | None = None  # of a worker of this node, about its node or the whole run
     leaves_alone: bool = False  # this node was asked to leave, and the others go on without it
 
 
@@ -77,6 +78,7 @@ class Action(Enum):
     STOP_WORKERS = auto()  # end them: their round is over
     REPORT_CRASH = auto()
     REPORT_LOSS = auto()
+    REPORT_WORD = auto()  # end the round: a worker of this node has said that it is of no use to go on
     ASK_FOR_STACKS = auto()  # workers may hang: all nodes are to write down where theirs are
     REPORT_HANG = auto()
     GIVE_UP = auto()  # the restart budget is spent: end the run as failed
@@ -120,6 +122,8 @@ def _with_a_wedge(facts: AgentFacts) -> Action:
 def _after_the_round(facts: AgentFacts) -> Action:
     if not facts.group.is_gone:
         return Action.STOP_WORKERS
+    if has_given_up(facts.state, facts.word):
+        return Action.GIVE_UP if facts.moved_on else _when_all_stopped(facts, Action.GIVE_UP)
     if facts.state.leaving:  # what fails on the way out is no reason to end the run
         return _when_all_stopped(facts, Action.REPORT_DRAINED)
     if spent(facts.state, facts.budgets) is not None:
@@ -139,6 +143,8 @@ def _give_up(facts: AgentFacts) -> Action:
 
 def _in_the_round(facts: AgentFacts) -> Action:
     drain = facts.state.drain
+    if facts.word is not None:
+        return Action.REPORT_WORD
     if facts.group is Group.FAILED:
         return Action.REPORT_CRASH if facts.state.leave_cause is None else Action.STOP_WORKERS
     if facts.everyone_succeeded and facts.group is Group.SUCCEEDED:
@@ -203,7 +209,20 @@ def spent(state: RunState, budgets: RestartBudgets) -> str | None:
     """
     if state.ended is None:
         return None
+    if state.ended.word is not None and has_given_up(state):
+        return state.ended.word.text
     return _all_used(state, state.ended.cause, budgets) or _the_same_again(state, budgets)
+
+
+def has_given_up(state: RunState, word: WorkerWord | None = None) -> bool:
+    """Tell whether a worker has said that no restart helps.
+
+    Args:
+        state: the run.
+        word: of a worker of this node; its round may have ended for another reason at the same time.
+    """
+    told = state.ended.word if state.ended is not None else None
+    return any(one is not None and one.verdict is Verdict.GIVE_UP for one in (told, word))
 
 
 def _all_used(state: RunState, cause: Cause, budgets: RestartBudgets) -> str | None:

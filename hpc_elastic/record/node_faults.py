@@ -29,6 +29,7 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
     Then,
+    bad_node,
 )
 from hpc_elastic.record.same_failure import is_early
 from hpc_elastic.record.state import RunState, apply
@@ -215,7 +216,7 @@ def _faults(state: RunState, record: Record, loop: _Loop, hangs: _Hangs) -> Iter
             if node not in state.lost:
                 yield node, Fault.NODE_LOSS, f"vanished before round {entry.number}"
     elif isinstance(entry, RoundEnded):
-        yield from _of_round(state, entry, loop, hangs)
+        yield from _of_end(state, entry, loop, hangs)
     elif isinstance(entry, Drained) and entry.cause is Cause.JOIN_TIMEOUT:
         for node in absent_nodes(entry.missing, state.expected):
             yield node, Fault.ABSENT, "no agent came from it"
@@ -254,6 +255,16 @@ def absent_nodes(missing: Iterable[str], expected: Sequence[str]) -> list[str]:
     """
     absent = [node for node in missing if node in expected]
     return absent if len(absent) <= len(expected) // 2 else []
+
+
+def _of_end(
+    state: RunState, entry: RoundEnded, loop: _Loop, hangs: _Hangs
+) -> Iterator[tuple[str, Fault, str]]:
+    """Yield the faults of a round; if a worker has given up, the program itself has ended it."""
+    if bad := bad_node(entry):
+        yield bad[0], Fault.UNFIT, bad[1]
+    elif entry.word is None:
+        yield from _of_round(state, entry, loop, hangs)
 
 
 def _of_round(

@@ -45,6 +45,7 @@ from hpc_elastic.record.journal import (
     TaskStopped,
     Then,
     WarningHeld,
+    bad_node,
 )
 from hpc_elastic.record.progress import BEGINNING, Progress
 from hpc_elastic.record.same_failure import signature
@@ -71,7 +72,7 @@ class RunFields(NamedTuple):
     batch_host: str = ""  # the node with the batch script of this epoch
     sizes: str = ""  # the --nnodes of this epoch, MIN:MAX; empty if nobody knows
     lost: frozenset[str] = frozenset()  # node names lost in this epoch, the unfit ones too
-    unfit: Mapping[str, str] = {}  # nodes whose probe failed in this epoch, and why
+    unfit: Mapping[str, str] = {}  # nodes that failed the probe, or are bad by their workers, and why
     left: frozenset[str] = frozenset()  # node ids that have left by themselves since the newest round began
     tasks_stopped: tuple[TaskStopped, ...] = ()  # by their batch scripts, since the newest round began
     rounds: int = 0  # rounds formed in the life of the run
@@ -296,6 +297,10 @@ def _ended(state: RunState, entry: RoundEnded) -> RunState:
         lost = lost.union(entry.nodes) if entry.cause is Cause.NODE_LOSS else lost
     if told.nodes and not entry.nodes:
         return state
+    bad = bad_node(entry)
+    if bad is not None:
+        state = state._replace(unfit={**state.unfit, bad[0]: bad[1]})
+        lost = lost.union({bad[0]})
     return _over(state, running, entry)._replace(lost=lost)
 
 

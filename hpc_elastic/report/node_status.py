@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.meet.member_names import natural
-from hpc_elastic.record.journal import NodeUnfit, Record, RoundFormed
+from hpc_elastic.record.journal import EpochStarted, NodeUnfit, Record, RoundEnded, RoundFormed, bad_node
 from hpc_elastic.record.node_faults import slow_text
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client import hostlist
@@ -63,10 +63,15 @@ def _hosts(text: str) -> tuple[str, ...]:
 def _unfit_before(records: Iterable[Record], state: RunState) -> dict[str, str]:
     """Return the nodes that were unfit in earlier starts of this submission, and in no round since."""
     found: dict[str, str] = {}
+    submission = 0
     for record in records:
         entry = record.entry
-        if isinstance(entry, NodeUnfit) and entry.epoch.submission == state.epoch.submission:
+        if isinstance(entry, EpochStarted) and entry.epoch.submission > submission:
+            submission, found = entry.epoch.submission, {}
+        elif isinstance(entry, NodeUnfit):
             found[entry.node] = entry.reason
+        elif isinstance(entry, RoundEnded) and (bad := bad_node(entry)):
+            found[bad[0]] = bad[1]
         elif found and isinstance(entry, RoundFormed):
             for member in entry.members:
                 found.pop(member.node, None)

@@ -225,6 +225,8 @@ def _unsaved(entry: RoundEnded, before: RunState) -> str:
 
 def ended_text(entry: RoundEnded, state: RunState) -> str:
     """Return why a round ended, in a state that still knows the request."""
+    if entry.word is not None:
+        return entry.word.text
     if entry.failure:
         return failure_text(entry.failure)
     if entry.cause is Cause.NODE_LOSS and entry.nodes:

@@ -32,7 +32,9 @@ __all__ = [
     "attached",
     "checkpoint_saved",
     "critical",
+    "give_up",
     "latest_checkpoint",
+    "report_bad_node",
     "run_dir",
     "section",
     "should_stop",
@@ -89,6 +91,37 @@ def should_stop() -> bool:
     May wait a moment (at most HPC_ELASTIC_STOP_WAIT_S, 30 s) while that step is being agreed.
     """
     return _progress().should_stop()
+
+
+def report_bad_node(reason: str) -> None:
+    """Say that this node is bad, for example for a wrong result of a device.
+
+    The agents end the round, and this node stays out of the run as one whose health probe failed; the
+    user's ledger of bad nodes gets the reason. Returns at once; the agent ends this process within about
+    a second. The first word of a process counts, of this and `give_up`. Without an agent it is only printed.
+
+    Args:
+        reason: a short text, of which 512 bytes are kept; `status`, `report` and the ledger show it.
+
+    Raises:
+        InputError: the reason is no text, or empty.
+    """
+    _progress().report_bad_node(reason)
+
+
+def give_up(reason: str) -> None:
+    """Say that no restart helps, for example because the loss has diverged.
+
+    The agents end all workers and the run as failed; it is neither restarted nor requeued. Returns at
+    once; the agent ends this process within about a second. Without an agent it is only printed.
+
+    Args:
+        reason: as in `report_bad_node`; it is the reason of the run's end.
+
+    Raises:
+        InputError: the reason is no text, or empty.
+    """
+    _progress().give_up(reason)
 
 
 def critical(name: str = "saving") -> CriticalSection:

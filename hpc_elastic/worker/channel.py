@@ -43,6 +43,9 @@ _TICKED_AT, _COMPUTED = (
     269,
     270,
 )  # when the worker ticked last, its time in `COMPUTE` [ns]; 0 first
+_WORD, _WORD_TEXT, _WORD_END = 272, 273, 337  # what the worker says of its node or the run, and why; 0 first
+_WORD_BYTES = 8 * (_WORD_END - _WORD_TEXT)
+BAD_NODE, GIVE_UP = 1, 2  # numbers of a word; 0: none
 _NS = 1_000_000_000
 COMPUTE = "compute"  # the section around the part of a step in which a rank waits for no other one
 
@@ -353,6 +356,28 @@ class Channel:
     def rescue_signal(self, number: int) -> None:
         """Tell the agent (worker)."""
         self._slots[_RESCUE_SIGNAL] = number
+
+    @property
+    def word(self) -> tuple[int, str]:
+        """`BAD_NODE` or `GIVE_UP` with the reason of the worker; 0 and nothing: it has said nothing."""
+        kind = self._slots[_WORD]
+        if not kind:
+            return 0, ""
+        return kind, self._slots[_WORD_TEXT:_WORD_END].tobytes().rstrip(b"\0").decode(errors="ignore")
+
+    def say(self, kind: int, reason: str) -> bool:
+        """Say a word, once; return whether it was the first (worker).
+
+        Args:
+            kind: `BAD_NODE` or `GIVE_UP`.
+            reason: for people; a longer one is cut.
+        """
+        if self._slots[_WORD]:
+            return False
+        data = reason.encode(errors="replace")[:_WORD_BYTES].ljust(_WORD_BYTES, b"\0")
+        self._slots[_WORD_TEXT:_WORD_END] = memoryview(data).cast("q")
+        self._slots[_WORD] = kind  # last: the agent reads the reason when it sees this
+        return True
 
     @property
     def hang(self) -> bool:

@@ -11,8 +11,9 @@ from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import checkpoints
 from hpc_elastic.record.checkpoints import Checkpoint, MarkName
+from hpc_elastic.text import visible
 from hpc_elastic.worker.atomic import AtomicWrite
-from hpc_elastic.worker.channel import COMPUTE, Channel, ChannelError, section_name
+from hpc_elastic.worker.channel import BAD_NODE, COMPUTE, GIVE_UP, Channel, ChannelError, section_name
 from hpc_elastic.worker.sections import Block, CriticalDepth, CriticalSection
 from hpc_elastic.worker.stacks import arm
 
@@ -123,6 +124,28 @@ class WorkerProgress:
             )
         limit_ms = 0 if timeout is None else max(1, round(timeout * 1000))
         return Block(self._channel, section_name(name), limit_ms, self._clock if name == COMPUTE else None)
+
+    def report_bad_node(self, reason: str) -> None:
+        """Have the agent keep this node out of the run."""
+        self._say(BAD_NODE, reason, "this node is bad")
+
+    def give_up(self, reason: str) -> None:
+        """Have the agent end the run as failed."""
+        self._say(GIVE_UP, reason, "the run is given up")
+
+    def _say(self, kind: int, reason: str, what: str) -> None:
+        text: object = reason
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(
+                f"the reason must be a text, not {reason!r}",
+                where=_WHERE,
+                fix="name the fault in a few words",
+            )
+        words = visible(" ".join(text.split()))
+        if self._channel is None:
+            _warn(f"rank {self._rank}: {what}: {words}; no agent listens")
+        elif self._channel.say(kind, words):
+            _warn(f"rank {self._rank}: {what}: {words}")
 
     def should_stop(self) -> bool:
         """Answer True from the agreed stop step on, False before and without an agent."""

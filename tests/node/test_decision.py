@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.node.decision import Action, AgentFacts, Group, Hang, RestartBudgets, decide, spent
-from hpc_elastic.record.journal import Cause, Drained, Entry, RoundEnded, Then
+from hpc_elastic.record.journal import Cause, Drained, Entry, RoundEnded, Then, Verdict, WorkerWord
 from hpc_elastic.record.state import RunState
 from tests.meet.build import E0, REQUEUED, after, crash, drain, ending, formed, loss, start
 from tests.record import records
@@ -74,6 +74,41 @@ def test_a_run_that_is_over_is_left(state: RunState, group: Group) -> None:
 
 
 # In the round
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+@pytest.mark.parametrize("group", [Group.RUNNING, Group.FAILED, Group.SUCCEEDED])
+@pytest.mark.parametrize("state", [RUNNING, LEAVING, PAUSING])
+def test_a_word_of_a_worker_ends_the_round(state: RunState, group: Group, verdict: Verdict) -> None:
+    """It comes before a failure, a loss and a request to stop."""
+    word = WorkerWord(verdict, 3, "n2", "why")
+    assert Action.REPORT_WORD == decide(facts(state, group, word=word, lost=("n2",)))
+
+
+@pytest.mark.parametrize("more", [(), (drain(),)], ids=["in-peace", "beside-a-drain"])
+def test_a_run_that_a_worker_has_given_up_ends(more: tuple[Entry, ...]) -> None:
+    """With all restarts left, and in place of a requeue; the reason is the worker's."""
+    word = WorkerWord(Verdict.GIVE_UP, 3, "n2", "the loss is nan")
+    state = after(start(), formed(1), *more, RoundEnded(1, Cause.CRASH, ("n2",), {}, None, word))
+    assert Action.STOP_WORKERS == decide(facts(state, Group.RUNNING))
+    assert Action.WAIT == decide(facts(state, Group.STOPPED))
+    assert Action.GIVE_UP == decide(facts(state, Group.STOPPED, everyone_stopped=True))
+    assert "rank 3 on n2 has given the run up: the loss is nan" == spent(state, RestartBudgets())
+
+
+def test_a_word_counts_though_its_round_ended_for_another_reason() -> None:
+    """Others may wait for the next round already."""
+    word = WorkerWord(Verdict.GIVE_UP, 3, "n2", "the loss is nan")
+    assert Action.GIVE_UP == decide(facts(CRASHED, Group.STOPPED, word=word, moved_on=True))
+
+
+def test_a_run_goes_on_without_a_bad_node() -> None:
+    """The others meet anew; the node is lost and unfit in this start of the run."""
+    word = WorkerWord(Verdict.BAD_NODE, 3, "n2", "ECC")
+    state = after(start(), formed(1), RoundEnded(1, Cause.NODE_LOSS, ("n2",), None, None, word))
+    assert Action.REJOIN == decide(facts(state, Group.STOPPED))
+    assert ({"n2": "rank 3 says: ECC"}, frozenset({"n2"})) == (state.unfit, state.lost)
+    assert 1 == state.used(Cause.NODE_LOSS)
 
 
 def test_healthy_workers_are_left_alone() -> None:

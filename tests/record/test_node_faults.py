@@ -29,6 +29,8 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
     Then,
+    Verdict,
+    WorkerWord,
 )
 from hpc_elastic.record.node_faults import absent_nodes, node_faults
 from hpc_elastic.record.state import RunState, apply
@@ -55,6 +57,16 @@ def told(*entries: Entry) -> list[tuple[str, Fault]]:
     """Return who is blamed for what by a journal."""
     records = [Record(number, 1000.0 + number, "n1", entry) for number, entry in enumerate(entries, 1)]
     return [(one.event.host, one.event.fault) for one in node_faults(records, "run")]
+
+
+def test_a_node_that_is_bad_by_its_worker_is_unfit() -> None:
+    """It is no lost node as well, and its agent's own record adds nothing; a run given up blames none."""
+    bad = WorkerWord(Verdict.BAD_NODE, 3, "n2", "ECC")
+    end = RoundEnded(1, Cause.NODE_LOSS, ("n2",), None, None, bad)
+    again = NodeUnfit(EPOCH, "n2", "rank 3 says: ECC")
+    assert [("n2", Fault.UNFIT)] == told(START, formed(1), end, again, formed(2, "n1 n3"))
+    end = RoundEnded(1, Cause.CRASH, ("n2",), LATE, None, bad._replace(verdict=Verdict.GIVE_UP))
+    assert [] == told(START, formed(1), end)
 
 
 def crashes(*nodes: str, world: str = "n1 n2 n3") -> list[Entry]:

@@ -16,7 +16,7 @@ from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import checkpoints
 from hpc_elastic.record.checkpoints import Checkpoint
-from hpc_elastic.worker.channel import Channel
+from hpc_elastic.worker.channel import BAD_NODE, GIVE_UP, Channel
 from hpc_elastic.worker.progress import WorkerProgress
 
 
@@ -54,6 +54,36 @@ def test_alone_nothing_asks_to_stop() -> None:
     assert not progress.attached
     assert not progress.should_stop()
     assert progress.latest_checkpoint() is None
+
+
+def test_the_first_word_of_a_worker_counts(channel: Channel, capfd: pytest.CaptureFixture[str]) -> None:
+    """The agent reads it with its reason on one line; without an agent it is printed."""
+    progress = WorkerProgress({"RANK": "3"}, Channel.open(channel.path))
+    assert (0, "") == channel.word
+    progress.report_bad_node("wrong sum\n  on GPU 1\x1b[2J")
+    progress.give_up("later")
+    assert (BAD_NODE, r"wrong sum on GPU 1\x1b[2J") == channel.word
+    WorkerProgress({}, None).give_up("the loss is nan")
+    assert [
+        r"hpc_elastic.worker: rank 3: this node is bad: wrong sum on GPU 1\x1b[2J",
+        "hpc_elastic.worker: rank 0: the run is given up: the loss is nan; no agent listens",
+    ] == capfd.readouterr().err.splitlines()
+
+
+def test_a_huge_reason_is_cut_at_a_character(channel: Channel) -> None:
+    """Of a reason 512 bytes are kept."""
+    WorkerProgress({}, Channel.open(channel.path)).give_up("ä" * 255 + "xyz" + "ö" * 10**6)
+    assert (GIVE_UP, "ä" * 255 + "xy") == channel.word
+
+
+@pytest.mark.parametrize("reason", ["", " \n", None, b"ECC", 7])
+def test_a_reason_must_be_a_text(channel: Channel, reason: Any) -> None:
+    """An empty one would tell nothing to the person who reads the ledger."""
+    progress = WorkerProgress({}, Channel.open(channel.path))
+    for say in (progress.report_bad_node, progress.give_up):
+        with pytest.raises(InputError, match="the reason must be a text"):
+            say(reason)
+    assert (0, "") == channel.word
 
 
 def test_the_run_directory_is_told(tmp_path: Path) -> None:

@@ -92,6 +92,17 @@ class Reports:
         self._log.say(f"lost {', '.join(self._run.lost)}")
         self._run.report_lost(group.formed.number, self._run.lost)
 
+    def word(self, group: LocalGroup) -> None:
+        """A worker of this node has said that the node is bad, or that it gives up."""
+        from hpc_elastic.multiprocessing.errors import FailureRecord  # noqa: PLC0415 - rare
+
+        word = group.word
+        if word is not None:
+            self._log.say(word.text)
+            said = FailureRecord(word.rank, node=word.node, message=word.text)
+            failure = self.first_failure(group) or said
+            self._run.report_word(group.formed.number, word, failure.to_json())
+
     def paused(self, group: LocalGroup) -> None:
         """All workers have stopped, so that the membership can change."""
         self._run.report_paused(group.formed.number)
@@ -115,16 +126,17 @@ class Reports:
         else:
             self.failed(reason)
 
-    def give_up(self, _group: LocalGroup) -> None:
-        """The newest failure is one more than its budget covers."""
-        self._end_for_failure()
+    def give_up(self, group: LocalGroup) -> None:
+        """The newest failure is one more than its budget covers, or a worker has given the run up."""
+        word = group.word
+        self._end_for_failure(said=word.text if word is not None else "")
 
-    def _end_for_failure(self, *, also: str = "") -> None:
+    def _end_for_failure(self, *, also: str = "", said: str = "") -> None:
         from hpc_elastic.multiprocessing.errors import FailureRecord  # noqa: PLC0415 - rare
 
         ended = self._run.state.ended
         data = (ended.failure if ended else None) or {}
-        why = spent(self._run.state, self._budgets) or "a worker failed"
+        why = spent(self._run.state, self._budgets) or said or "a worker failed"
         self._run.end_run(
             Decision.FAILED,
             exit_code=FailureRecord.from_json(data).exit_status,

@@ -20,8 +20,8 @@ from hpc_elastic.node.spec import WorkerGroup, WorkerState
 from hpc_elastic.node.stop_rules import KILL_AFTER_S, NO_STEP
 from hpc_elastic.node.workers.worker_env import RunEnv, place_of, substitute, substitute_texts, worker_env
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.journal import RoundFormed
-from hpc_elastic.worker.channel import SETTLE_S, Channel
+from hpc_elastic.record.journal import RoundFormed, Verdict, WorkerWord
+from hpc_elastic.worker.channel import BAD_NODE, GIVE_UP, SETTLE_S, Channel
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.functions import MultiprocessContext
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 Results: TypeAlias = tuple[Mapping[int, Any], Mapping[int, ProcessFailure]]
 """What workers returned and how they failed, by global rank."""
+
+
+_VERDICTS = {BAD_NODE: Verdict.BAD_NODE, GIVE_UP: Verdict.GIVE_UP}
 
 
 class Command(NamedTuple):
@@ -194,6 +197,16 @@ class LocalGroup:
     def channels(self) -> list[Channel]:
         """The channels of the workers, by local rank."""
         return self._channels
+
+    @property
+    def word(self) -> WorkerWord | None:
+        """The word of the first worker that has said that this node is bad, or that it gives up."""
+        for local_rank, channel in enumerate(self._channels):
+            kind, reason = channel.word
+            if kind in _VERDICTS:
+                node = self.formed.members[self.place.group_rank].node
+                return WorkerWord(_VERDICTS[kind], self.place.base_rank + local_rank, node, reason)
+        return None
 
     @property
     def context(self) -> ProcessGroup:

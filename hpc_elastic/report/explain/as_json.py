@@ -145,6 +145,7 @@ def _stop_json(stop: StopFact) -> dict[str, Any]:
         "round": stop.last.round,
         "nodes": list(stop.nodes),
         "failure": stop.last.failure,
+        "word": None if stop.last.word is None else stop.last.word._asdict(),
         "cost_s": _round(stop.seconds),
         "lost_steps": stop.lost_steps,
         "resumed_step": stop.last.resumed,

@@ -117,6 +117,8 @@ def _alike(stops: Sequence[StopCost]) -> list[StopFact]:
 
 
 def _kind(stop: Stop) -> object:
+    if stop.word is not None:
+        return stop.word
     if stop.failure is None or stop.cause is None:
         return stop.cause, stop.asker
     return signature(RoundEnded(0, stop.cause, stop.nodes, dict(stop.failure)))

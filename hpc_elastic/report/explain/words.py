@@ -208,6 +208,8 @@ def _stop_text(stop: StopFact) -> str:
 def cause_of(stop: StopFact) -> str:
     """Return the cause of a stop with its culprit."""
     one = stop.last
+    if one.word is not None:
+        return one.word.text
     if one.failure and one.cause in (Cause.CRASH, Cause.HANG):
         also = "" if len(stop.nodes) < _SEVERAL else f" (on {names_text(stop.nodes)})"
         return f"{failure_text(one.failure)}{also}"
