@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hpc_elastic.account.spans import Bucket, Crew, History, Series, Span, StartFacts, Stop, series_of
+from hpc_elastic.account.use import RunUse, use_of
 from hpc_elastic.record.journal import Cause
 
 Seconds = Mapping[Bucket, float]
@@ -57,6 +58,7 @@ class Account(NamedTuple):
     stops: tuple[StopCost, ...]
     causes: tuple[CauseCost, ...]  # the one that cost most first
     series: Series
+    use: RunUse | None = None  # of the nodes; None: not known
 
     @property
     def at_most(self) -> float:
@@ -82,6 +84,7 @@ def account_of(history: History) -> Account:
         stops,
         _causes(stops, _working_s(seconds)),
         series,
+        use_of(history.facts),
     )
 
 

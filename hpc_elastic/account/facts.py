@@ -26,6 +26,15 @@ class Doing(str, Enum):
     GONE = "gone"  # none is left
 
 
+class NodeUse(NamedTuple):
+    """The use that the processes of a job step have made of a node; None: not known."""
+
+    cpu_s: float | None = None  # CPU time since the workers of the round were started [s]
+    cpus: int | None = None  # that Slurm has allocated to the step on the node
+    peak: int | None = None  # of memory since the step began, cached files included [bytes]
+    limit: int | None = None  # of memory [bytes]
+
+
 class WorkFact(NamedTuple):
     """One line, written by one agent."""
 
@@ -38,6 +47,7 @@ class WorkFact(NamedTuple):
     step: int | None = None  # the newest one that is done
     saving_s: float = 0.0  # for how long the loop has stood still for saves in this round
     total: int | None = None  # steps of the whole run
+    use: NodeUse | None = None  # of the writer's node so far; None: not known
 
 
 def next_gap_s(since_first_s: float) -> float:
@@ -53,7 +63,7 @@ def encode_fact(fact: WorkFact) -> bytes:
     """Return a fact as one line: short, because there are many."""
     at, mono, saving_s = (round(each, 3) for each in (fact.at, fact.mono, fact.saving_s))
     line = {"r": fact.round, "d": fact.doing, "t": at, "m": mono, "a": fact.agent, "k": fact.known}
-    more = {"s": fact.step, "v": saving_s or None, "n": fact.total}
+    more = {"s": fact.step, "v": saving_s or None, "n": fact.total, "u": fact.use}
     line |= {key: value for key, value in more.items() if value is not None}
     return json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
@@ -72,14 +82,25 @@ def _fact_of(line: bytes) -> WorkFact | None:
         at, mono, saving_s = float(fields["t"]), float(fields["m"]), float(fields.get("v", 0.0))
         numbers = fields["r"], fields["k"], fields.get("s", 0), fields.get("n", 0)
         agent = fields["a"]
+        use = _use_of(fields["u"]) if "u" in fields else None
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
     is_sound = type(agent) is str and all(type(each) is int and 0 <= each < _MOST for each in numbers)
     if not is_sound or not -_MOST < at < _MOST or not 0 <= mono < _MOST or not 0 <= saving_s < _MOST:
         return None
     return WorkFact(
-        numbers[0], doing, at, mono, agent, numbers[1], fields.get("s"), saving_s, fields.get("n")
+        numbers[0], doing, at, mono, agent, numbers[1], fields.get("s"), saving_s, fields.get("n"), use
     )
+
+
+def _use_of(values: object) -> NodeUse | None:
+    """Return the use in a line; None if there is none, or it is damaged."""
+    if not isinstance(values, list) or len(values) != len(NodeUse._fields):
+        return None
+    cpu_s, *counts = values
+    is_sound = cpu_s is None or (type(cpu_s) in (int, float) and 0 <= cpu_s < _MOST)
+    is_sound = is_sound and all(each is None or (type(each) is int and 0 <= each < _MOST) for each in counts)
+    return NodeUse(*values) if is_sound else None
 
 
 _DOINGS = {doing.value: doing for doing in Doing}

@@ -28,10 +28,10 @@ from hpc_elastic.record.journal import (
     RoundFormed,
     RunEnded,
     Then,
-    WorkerWord,
 )
 from hpc_elastic.record.state import RunState, apply
 from hpc_elastic.record.why_left import Asker, requeued_for, who_asked
+from hpc_elastic.record.worker_word import WorkerWord
 
 
 class Bucket(str, Enum):

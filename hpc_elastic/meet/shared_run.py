@@ -36,13 +36,12 @@ from hpc_elastic.record.journal import (
     RunEnded,
     StopAgreed,
     Then,
-    Verdict,
     WarningHeld,
-    WorkerWord,
 )
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.record.same_failure import signature
 from hpc_elastic.record.state import RunState
+from hpc_elastic.record.worker_word import WorkerWord
 
 REREAD_BEATS = 5  # heartbeats after which a watcher reads the journal though nobody tells of news
 
@@ -247,7 +246,7 @@ class SharedRun:
         return state
 
     def outlook(self, *, is_gone: bool) -> Outlook:
-        """Return what the last look at the others has shown.
+        """Return the result of the last look at the others.
 
         Args:
             is_gone: this node's workers are.
@@ -433,9 +432,9 @@ class SharedRun:
                 self.membership.tell_news()
         return state
 
-    def report_crash(self, number: int, failure: dict[str, Any]) -> RunState:
-        """End a round because a worker on this node failed."""
-        return self.commit(RoundEnded(number, Cause.CRASH, (self.node,), failure, self._saved()))
+    def report_crash(self, number: int, failure: dict[str, Any], word: WorkerWord | None = None) -> RunState:
+        """End a round because a worker on this node failed, or has given up by its word."""
+        return self.commit(RoundEnded(number, Cause.CRASH, (self.node,), failure, self._saved(), word))
 
     def report_failed_too(self, number: int, failure: dict[str, Any]) -> RunState:
         """Tell that workers on this node failed as those did that ended a round: neither node is to blame."""
@@ -479,21 +478,9 @@ class SharedRun:
         """End a round because workers make no progress."""
         return self.commit(RoundEnded(number, Cause.HANG, tuple(nodes), failure, self._saved()))
 
-    def report_lost(self, number: int, nodes: Iterable[str]) -> RunState:
-        """End a round because members have vanished."""
-        return self.commit(RoundEnded(number, Cause.NODE_LOSS, tuple(nodes), None))
-
-    def report_word(self, number: int, word: WorkerWord, failure: dict[str, Any] | None) -> RunState:
-        """End a round because a worker on this node has said that its node is bad, or that it gives up.
-
-        Args:
-            number: of the round.
-            word: of the worker.
-            failure: of the worker that has given up; a bad node is told as a loss of the node.
-        """
-        is_bad = word.verdict is Verdict.BAD_NODE
-        cause, told = (Cause.NODE_LOSS, None) if is_bad else (Cause.CRASH, failure)
-        return self.commit(RoundEnded(number, cause, (self.node,), told, self._saved(), word))
+    def report_lost(self, number: int, nodes: Iterable[str], word: WorkerWord | None = None) -> RunState:
+        """End a round because members have vanished, or this node is bad by the word of a worker."""
+        return self.commit(RoundEnded(number, Cause.NODE_LOSS, tuple(nodes), None, None, word))
 
     def report_agent_error(self, number: int, failure: dict[str, Any] | None = None) -> None:
         """End a round because this node cannot start its workers, or cannot end one."""

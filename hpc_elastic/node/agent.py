@@ -19,8 +19,9 @@ from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.setup.journal_entries import Reports
 from hpc_elastic.node.spec import ElasticAgent, RunResult, WorkerGroup, WorkerSpec
 from hpc_elastic.node.workers.local_group import LocalGroup
-from hpc_elastic.record.journal import RoundFormed, Verdict
+from hpc_elastic.record.journal import RoundFormed
 from hpc_elastic.record.state import RunState
+from hpc_elastic.record.worker_word import bad_node
 
 FAST_LOOK_S = 0.02  # between two looks while nodes agree on something
 _CONSOLE_LOOK_S = 0.05  # between two looks while the console takes no more
@@ -108,9 +109,8 @@ class NodeAgent(ElasticAgent):
 
     def _said_bad(self) -> str:
         """Return why this node is bad by its workers, though their round ended for another reason."""
-        word = self._workers.group.word if self._workers.group is not None else None
-        is_bad = word is not None and word.verdict is Verdict.BAD_NODE
-        return f"rank {word.rank} says: {word.reason}" if word is not None and is_bad else ""
+        bad = bad_node(self._workers.group.word if self._workers.group is not None else None)
+        return "" if bad is None else bad.reason
 
     def _next_round(self) -> Outcome | None:
         self._watch.follow(self._state.last, peers=True)

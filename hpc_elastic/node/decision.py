@@ -5,9 +5,10 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import NamedTuple
 
-from hpc_elastic.record.journal import Cause, DrainRequested, Epoch, Then, Verdict, WorkerWord
+from hpc_elastic.record.journal import Cause, DrainRequested, Epoch, Then
 from hpc_elastic.record.same_failure import repeated_text
 from hpc_elastic.record.state import RunState
+from hpc_elastic.record.worker_word import Verdict, WorkerWord
 from hpc_elastic.settings.setting import usual
 from hpc_elastic.settings.table import JobSettings
 

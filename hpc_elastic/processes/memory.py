@@ -17,7 +17,7 @@ class Memory(NamedTuple):
     limit: int | None = None  # [bytes]
 
 
-class _Group(NamedTuple):
+class ControlGroup(NamedTuple):
     """Where a control group shows its files; its parents' are above."""
 
     mount: str
@@ -79,28 +79,29 @@ def free_memory() -> int:
     return min(free)
 
 
-def _own_group() -> _Group | None:
-    return _group(kernel_text("/proc/self/cgroup"), kernel_text("/proc/self/mountinfo"))
+def _own_group() -> ControlGroup | None:
+    return control_group(kernel_text("/proc/self/cgroup"), kernel_text("/proc/self/mountinfo"))
 
 
-def _group(groups: str, mounts: str) -> _Group | None:
-    """Return this process's control group of memory.
+def control_group(groups: str, mounts: str, controller: str = "memory") -> ControlGroup | None:
+    """Return this process's control group.
 
     Args:
         groups: text of ``/proc/self/cgroup``.
         mounts: text of ``/proc/self/mountinfo``.
+        controller: of version 1; in version 2 one group is that of all.
     """
     paths = {names: path for _, names, path in (line.split(":", 2) for line in groups.splitlines())}
-    v1 = next((path for names, path in paths.items() if "memory" in names.split(",")), None)
+    v1 = next((path for names, path in paths.items() if controller in names.split(",")), None)
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
-        is_v1 = kind[:1] == ["cgroup"] and "memory" in kind[-1].split(",")
+        is_v1 = kind[:1] == ["cgroup"] and controller in kind[-1].split(",")
         path = v1 if is_v1 else paths.get("") if kind[:1] == ["cgroup2"] and v1 is None else None
         if path is not None:
             root, mount = fields[3], fields[4]
             inside = path.removeprefix(root) if root != "/" else path
-            return _Group(mount, inside.rstrip("/"), not is_v1)
+            return ControlGroup(mount, inside.rstrip("/"), not is_v1)
     return None
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, NamedTuple, cast
 
 from hpc_elastic import __version__
 from hpc_elastic.errors import DamagedError, RendezvousStateError
+from hpc_elastic.record.worker_word import WorkerWord
 from hpc_elastic.typed_json import Count, Like, Prose, Range, decode, parse_object
 
 MEMBERS = "members"  # the directory with the names of members, and of news for them
@@ -165,28 +166,6 @@ class RoundFormed(NamedTuple):
         return sum(member.slots for member in self.members)
 
 
-class Verdict(str, Enum):
-    """The meaning of a worker's word about its round."""
-
-    BAD_NODE = "bad_node"  # its node is to stay out of the run
-    GIVE_UP = "give_up"  # no restart helps: the run is to end as failed
-
-
-class WorkerWord(NamedTuple):
-    """The word of a worker that has ended a round."""
-
-    verdict: Verdict
-    rank: int
-    node: str
-    reason: Prose  # as the worker gave it
-
-    @property
-    def text(self) -> str:
-        """The word as a sentence for people."""
-        says = "says that its node is bad" if self.verdict is Verdict.BAD_NODE else "has given the run up"
-        return f"rank {self.rank} on {self.node} {says}: {self.reason}"
-
-
 class RoundEnded(NamedTuple):
     """The round is over; all members stop their workers."""
 
@@ -196,14 +175,6 @@ class RoundEnded(NamedTuple):
     failure: dict[str, Any] | None  # a FailureRecord as JSON, for a crash or a hang
     saved: int | None = None  # newest durable checkpoint step then, if workers mark them
     word: WorkerWord | None = None  # of a worker, if that has ended it
-
-
-def bad_node(entry: RoundEnded) -> tuple[str, str] | None:
-    """Return the node that is bad by a worker's word, and why; None if that is not how a round ended."""
-    word = entry.word
-    if word is None or word.verdict is not Verdict.BAD_NODE:
-        return None
-    return word.node, f"rank {word.rank} says: {word.reason}"
 
 
 class Asked(NamedTuple):

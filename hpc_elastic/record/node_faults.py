@@ -29,10 +29,10 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
     Then,
-    bad_node,
 )
 from hpc_elastic.record.same_failure import is_early
 from hpc_elastic.record.state import RunState, apply
+from hpc_elastic.record.worker_word import bad_node
 from hpc_elastic.store.node_events import Fault, NodeEvent
 
 _CALLED_AWAY = (Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.CANCEL, Cause.REQUEUE)
@@ -261,8 +261,8 @@ def _of_end(
     state: RunState, entry: RoundEnded, loop: _Loop, hangs: _Hangs
 ) -> Iterator[tuple[str, Fault, str]]:
     """Yield the faults of a round; if a worker has given up, the program itself has ended it."""
-    if bad := bad_node(entry):
-        yield bad[0], Fault.UNFIT, bad[1]
+    if bad := bad_node(entry.word):
+        yield bad.node, Fault.UNFIT, bad.reason
     elif entry.word is None:
         yield from _of_round(state, entry, loop, hangs)
 

@@ -45,10 +45,10 @@ from hpc_elastic.record.journal import (
     TaskStopped,
     Then,
     WarningHeld,
-    bad_node,
 )
 from hpc_elastic.record.progress import BEGINNING, Progress
 from hpc_elastic.record.same_failure import signature
+from hpc_elastic.record.worker_word import bad_node
 
 _CAUSE_OF: Mapping[Budget | None, Cause] = {
     Budget.NODE_LOSSES: Cause.NODE_LOSS,
@@ -297,10 +297,10 @@ def _ended(state: RunState, entry: RoundEnded) -> RunState:
         lost = lost.union(entry.nodes) if entry.cause is Cause.NODE_LOSS else lost
     if told.nodes and not entry.nodes:
         return state
-    bad = bad_node(entry)
+    bad = bad_node(entry.word)
     if bad is not None:
-        state = state._replace(unfit={**state.unfit, bad[0]: bad[1]})
-        lost = lost.union({bad[0]})
+        state = state._replace(unfit={**state.unfit, bad.node: bad.reason})
+        lost = lost.union({bad.node})
     return _over(state, running, entry)._replace(lost=lost)
 
 

@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.meet.member_names import natural
-from hpc_elastic.record.journal import EpochStarted, NodeUnfit, Record, RoundEnded, RoundFormed, bad_node
+from hpc_elastic.record.journal import EpochStarted, NodeUnfit, Record, RoundEnded, RoundFormed
 from hpc_elastic.record.node_faults import slow_text
 from hpc_elastic.record.state import RunState
+from hpc_elastic.record.worker_word import bad_node
 from hpc_elastic.slurm.client import hostlist
 
 _EMPTY = ("", "None", "(null)")
@@ -70,8 +71,8 @@ def _unfit_before(records: Iterable[Record], state: RunState) -> dict[str, str]:
             submission, found = entry.epoch.submission, {}
         elif isinstance(entry, NodeUnfit):
             found[entry.node] = entry.reason
-        elif isinstance(entry, RoundEnded) and (bad := bad_node(entry)):
-            found[bad[0]] = bad[1]
+        elif isinstance(entry, RoundEnded) and (bad := bad_node(entry.word)):
+            found[bad.node] = bad.reason
         elif found and isinstance(entry, RoundFormed):
             for member in entry.members:
                 found.pop(member.node, None)

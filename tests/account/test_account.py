@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.account.account import account_of, pace_of, seconds_of_nodes
-from hpc_elastic.account.facts import Doing, WorkFact
+from hpc_elastic.account.facts import Doing, NodeUse, WorkFact, encode_fact, parse_facts
 from hpc_elastic.account.spans import Bucket, History, SubmitTime
+from hpc_elastic.account.use import RunUse, use_of
 from hpc_elastic.record.journal import (
     Answer,
     Asked,
@@ -27,6 +28,7 @@ from hpc_elastic.record.journal import (
     RunEnded,
     Then,
 )
+from hpc_elastic.report.explain.words import use_text
 
 FIRST, SECOND = Epoch(0, 0, 0, 0), Epoch(0, 0, 1, 0)
 MEMBERS = (Member("a.1", "a", 2), Member("b.1", "b", 2))
@@ -242,3 +244,48 @@ def test_a_signal_that_no_slurm_sent_is_named() -> None:
     )
     (stop,) = account_of(History(records)).stops
     assert "a SIGTERM that a user sent" == stop.stop.asker.text
+
+
+GIB = 1 << 30
+
+
+def _used(number: int, agent: str, at: float, use: NodeUse | None, doing: Doing = Doing.GONE) -> WorkFact:
+    return WorkFact(number, doing, at, at, agent, 1, use=use)
+
+
+def test_the_use_of_nodes_is_that_of_the_rounds_of_both_writers() -> None:
+    """Of each round and node the newest line counts; the peak of memory is the highest of a node."""
+    facts = [
+        _used(1, "a.1", 100.0, None, Doing.STARTED),
+        _used(1, "a.1", 160.0, NodeUse(100.0, 4, 2 * GIB, 8 * GIB), Doing.STEP),
+        _used(1, "a.1", 200.0, NodeUse(200.0, 4, 2 * GIB, 8 * GIB)),
+        _used(1, "b.7", 5.0, None, Doing.STARTED),
+        _used(1, "b.7", 105.0, NodeUse(100.0, 4, 3 * GIB, 8 * GIB)),
+        _used(2, "a.1", 210.0, None, Doing.STARTED),
+    ]
+    use = use_of(facts)
+    assert RunUse(("a", "b"), 300.0, 800.0, 3 * GIB, "b", 8 * GIB) == use
+    assert (
+        "CPU time 5 min 0 s of 13 min 20 s (38 %), memory up to 3G of 8G with cached files; measured on a, b"
+    ) == use_text(use)
+    assert use == use_of(parse_facts(b"".join(map(encode_fact, facts))))
+
+
+def test_of_the_use_only_what_is_known_is_told() -> None:
+    """Without Slurm's count of CPUs there is no share, and without a control group no line at all."""
+    facts = [_used(1, "a.1", 0.0, None, Doing.STARTED), _used(1, "a.1", 9.0, NodeUse(4.0))]
+    assert "CPU time 4.0 s; measured on a" == use_text(use_of(facts))
+    assert "memory up to 1.5G with cached files; measured on a" == use_text(
+        use_of([_used(1, "a.1", 9.0, NodeUse(None, 4, GIB + GIB // 2))])
+    )
+    assert "" == use_text(use_of(facts[:1]))
+
+
+@pytest.mark.parametrize(
+    "use", ["[1]", '["x",1,1,1]', "[1,1.5,1,1]", "[-1,1,1,1]", "[1,1,-1,1]", "7", "[1,true,1,1]"]
+)
+def test_a_damaged_use_is_left_out(use: str) -> None:
+    """The rest of the line counts."""
+    line = encode_fact(_used(1, "a.1", 9.0, NodeUse(4.0, 1, 1, 1))).replace(b"[4.0,1,1,1]", use.encode())
+    (fact,) = parse_facts(line)
+    assert (None, 9.0) == (fact.use, fact.at)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from hpc_elastic.account.facts import (
     Doing,
+    NodeUse,
     WorkFact,
     encode_fact,
     next_gap_s,
@@ -15,6 +16,7 @@ from hpc_elastic.account.facts import (
 )
 
 milliseconds = st.integers(0, 10**12).map(lambda number: round(number / 1000, 3))
+counts = st.none() | st.integers(0, 10**15)
 facts = st.builds(
     WorkFact,
     st.integers(0, 10**6),
@@ -26,6 +28,7 @@ facts = st.builds(
     st.none() | st.integers(0, 10**9),
     milliseconds,
     st.none() | st.integers(1, 10**9),
+    st.none() | st.builds(NodeUse, st.none() | milliseconds, counts, counts, counts),
 )
 
 

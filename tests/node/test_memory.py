@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.node.workers.process_facts import killed_words, size_text
-from hpc_elastic.processes.memory import Memory, _group, parse_kills, parse_limit
+from hpc_elastic.processes.memory import Memory, control_group, parse_kills, parse_limit
 from hpc_elastic.record.journal import Cause, RoundEnded
 from tests.node.agents import QUICK, MakeAgents
 from tests.real_parts import memory_group
@@ -46,7 +46,7 @@ V1_MOUNTS = (
 )
 def test_where_the_control_group_is(groups: str, mounts: str, expected: tuple[str, str, bool] | None) -> None:
     """Below the mount of its hierarchy, without what a container hides of it."""
-    assert expected == _group(groups, mounts)
+    assert expected == control_group(groups, mounts)
 
 
 def test_counts_and_limits() -> None:

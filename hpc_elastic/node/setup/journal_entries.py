@@ -14,6 +14,7 @@ from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.workers.local_group import LocalGroup
 from hpc_elastic.record.journal import Cause, Decision
 from hpc_elastic.record.why_left import is_killed_stop, stopped
+from hpc_elastic.record.worker_word import Verdict
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.errors import FailureRecord
@@ -101,7 +102,10 @@ class Reports:
             self._log.say(word.text)
             said = FailureRecord(word.rank, node=word.node, message=word.text)
             failure = self.first_failure(group) or said
-            self._run.report_word(group.formed.number, word, failure.to_json())
+            if word.verdict is Verdict.BAD_NODE:
+                self._run.report_lost(group.formed.number, (word.node,), word)
+            else:
+                self._run.report_crash(group.formed.number, failure.to_json(), word)
 
     def paused(self, group: LocalGroup) -> None:
         """All workers have stopped, so that the membership can change."""

@@ -6,11 +6,14 @@ import os
 from contextlib import suppress
 from typing import NamedTuple
 
-from hpc_elastic.account.facts import Doing, WorkFact, encode_fact, next_gap_s
+from hpc_elastic.account.facts import Doing, NodeUse, WorkFact, encode_fact, next_gap_s
 from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.workers.local_group import LocalGroup
+from hpc_elastic.processes.job_usage import read_job_usage
 from hpc_elastic.store.plain_file import open_plain
+from hpc_elastic.typed_json import whole_number
 
+_USE_GAP_S = 60.0  # between two looks at the use of the node
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT
 
 
@@ -41,6 +44,8 @@ class WorkLog:
         self._told: _SeenStep | None = None
         self._first_at = 0.0  # when the first step of the round was done [s]
         self._fd: int | None = None
+        self._used_s = read_job_usage().cpu_s  # CPU time of the step before the round [s]
+        self._used_at = self._now()
         with suppress(OSError):
             self._fd = _opened(parts.paths.account, parts.run.node)
         self._write(Doing.STARTED, self._now())
@@ -76,18 +81,30 @@ class WorkLog:
             self._tell_step()
         saving_s = self._group.channels[0].saving_s if self._group.channels else 0.0
         self._seen = self._seen._replace(saving_s=saving_s)
-        self._write(Doing.GONE, self._now())
+        self._write(Doing.GONE, self._now(), use=self._use())
         os.close(self._fd)
         self._fd = None
 
     def _tell_step(self) -> None:
         self._told = self._seen
-        self._write(Doing.STEP, self._seen.mono, self._seen)
+        is_due = self._now() - self._used_at >= _USE_GAP_S
+        self._write(Doing.STEP, self._seen.mono, self._seen, self._use() if is_due else None)
+
+    def _use(self) -> NodeUse | None:
+        """Return the use of the node since the workers were started; None outside of a step of Slurm."""
+        self._used_at = self._now()
+        usage = read_job_usage()
+        cpus = whole_number(self._parts.environ.get("SLURM_CPUS_ON_NODE", ""))
+        now_s, before_s = usage.cpu_s, self._used_s
+        cpu_s = None if now_s is None or before_s is None else round(max(now_s - before_s, 0.0), 3)
+        return None if cpu_s is usage.peak is None else NodeUse(cpu_s, cpus, usage.peak, usage.limit)
 
     def _now(self) -> float:
         return self._parts.clock.monotonic()
 
-    def _write(self, doing: Doing, mono: float, seen: _SeenStep | None = None) -> None:
+    def _write(
+        self, doing: Doing, mono: float, seen: _SeenStep | None = None, use: NodeUse | None = None
+    ) -> None:
         if self._fd is None:
             return
         at = self._parts.clock.wall() - (self._now() - mono)
@@ -95,7 +112,7 @@ class WorkLog:
         number, me = self._group.formed.number, self._run.membership.node_id
         step = None if seen is None else seen.step
         total = None if seen is None else seen.total
-        fact = WorkFact(number, doing, at, mono, me, known, step, self._seen.saving_s, total)
+        fact = WorkFact(number, doing, at, mono, me, known, step, self._seen.saving_s, total, use)
         with suppress(OSError):
             os.write(self._fd, encode_fact(fact))
 

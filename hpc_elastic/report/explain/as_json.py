@@ -43,6 +43,7 @@ def account_json(account: Account) -> dict[str, Any]:
         "goodput": _share(account.goodput),
         "goodput_on_nodes": _share(account.goodput_on_nodes),
         "lost_steps": account.lost_steps,
+        "use": None if account.use is None else account.use._asdict(),
         "step": account.series.progress[-1][1] if account.series.progress else None,
         "total_steps": account.series.total,
         "left_s": None if pace is None else left_at(pace, account),

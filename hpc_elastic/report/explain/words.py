@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from hpc_elastic.account.account import Account, Pace, pace_of
 from hpc_elastic.account.spans import Bucket, Stop
+from hpc_elastic.account.use import RunUse
 from hpc_elastic.clock import date_text
+from hpc_elastic.node.workers.process_facts import size_text
 from hpc_elastic.record.journal import Cause
 from hpc_elastic.report.causes_text import noun_of
 from hpc_elastic.report.explain.facts import Advice, AdviceFact, Explanation, StopFact
@@ -58,6 +60,8 @@ def explanation_lines(found: Explanation, headline: str, then: Iterable[str]) ->
     """
     lines = [*wrapped(headline, "", "  "), *wrapped(_summary(found.account), "  ", "  ")]
     lines += wrapped(_time_text(found.account), "  ", "  ")
+    if used := use_text(found.account.use):
+        lines += wrapped(f"Used: {used}.", "  ", "  ")
     if found.stops:
         lines += ["", *_stops(found)]
     lines += ["", "To do:"]
@@ -84,6 +88,21 @@ def goodput_text(account: Account) -> str:
     if on_nodes is None or on_nodes - account.goodput < _LEAST_SHARE:
         return share_text(account.goodput)
     return f"{share_text(account.goodput)} ({share_text(on_nodes)} of the time on nodes)"
+
+
+def use_text(use: RunUse | None) -> str:
+    """Return the use of the nodes that is known, like Slurm's ``seff``; empty if none is."""
+    if use is None:
+        return ""
+    parts = []
+    if use.cpu_s is not None:
+        of = "" if use.of_cpu_s is None else f" of {span_text(use.of_cpu_s)}"
+        share = "" if use.cpu_share is None else f" ({share_text(use.cpu_share)})"
+        parts.append(f"CPU time {span_text(use.cpu_s)}{of}{share}")
+    if use.peak is not None:
+        of = "" if use.limit is None else f" of {size_text(use.limit)}"
+        parts.append(f"memory up to {size_text(use.peak)}{of} with cached files")
+    return f"{', '.join(parts)}; measured on {names_text(use.nodes)}"
 
 
 def costs_text(account: Account, most: int = _MOST_BUCKETS) -> str:
@@ -113,6 +132,8 @@ def progress_facts(account: Account, best_s: float | None, age_s: float | None) 
     if account.wall_s and account.starts:
         costs = costs_text(account, _MOST_IN_STATUS)
         facts.append(("goodput", goodput_text(account) + (f"; cost most: {costs}" if costs else "")))
+    if used := use_text(account.use):
+        facts.append(("used", used))
     pace = pace_of(account.series)
     if pace is not None:
         rate = f"{rate_text(pace.per_s)} over {span_text(pace.seconds)}"

@@ -146,6 +146,9 @@ def _print(text: str) -> None:
 def _tell_the_end(state: RunState, start: Start) -> None:
     """Print, as the last thing in the log, why a run failed or how to take it up again."""
     ending = state.ending
+    if ending is not None and ending.decision is Decision.DONE:
+        with suppress(Exception):  # as below
+            _say_use(start.paths)
     if ending is None or ending.decision in (Decision.DONE, Decision.HELD):
         return
     if ending.failure is not None:
@@ -157,6 +160,16 @@ def _tell_the_end(state: RunState, start: Start) -> None:
             _explain(start.paths)
     if not os.path.exists(start.end_file):  # else the local runner says it
         _say_how_to_go_on(start)
+
+
+def _say_use(paths: RunPaths) -> None:
+    """Print the use that a run has made of its nodes, as far as it is known."""
+    from hpc_elastic.account.read import read_facts  # noqa: PLC0415 - at the end of a run
+    from hpc_elastic.account.use import use_of  # noqa: PLC0415 - as above
+    from hpc_elastic.report.explain.words import use_text  # noqa: PLC0415 - as above
+
+    if used := use_text(use_of(read_facts(paths))):
+        _say(f"used: {used}")
 
 
 def _explain(paths: RunPaths) -> None:
