@@ -16,6 +16,7 @@ class Env:
     RUN_ID = "HPC_ELASTIC_RUN_ID"
     SUBMISSION = "HPC_ELASTIC_SUBMISSION"  # how often the run was submitted before
     LINK = "HPC_ELASTIC_LINK"  # how many jobs of the same submission came before this one
+    EXPEDITED = "HPC_ELASTIC_EXPEDITED"  # not empty: the job was queued with --requeue=expedite
     MODE = "HPC_ELASTIC_MODE"  # "array": the job is one task of an array whose tasks make up one run
     LOCAL = "HPC_ELASTIC_LOCAL"  # set by the runner that plays Slurm on one machine
     RELAUNCH = "HPC_ELASTIC_RELAUNCH"  # how often srun was started again in this job start

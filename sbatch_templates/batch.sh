@@ -20,11 +20,13 @@ again=''
 
 # Takes the arguments of the job script. $1: how often the run was submitted before, as in `sbatch job.sbatch
 # 1`. $2: how many jobs of the same submission came before this one in its place. $3: how many seconds saves
-# of this run need, if that is more than the script says; sbatch got a --signal that fits.
+# of this run need, if that is more than the script says; sbatch got a --signal that fits. 0: as it says.
+# $4: not empty for a job that was queued with --requeue=expedite.
 begin_job() {
   trap : "${signals[@]}"  # this shell outlives srun, and then decides
   export HPC_ELASTIC_SUBMISSION=${1:-0} HPC_ELASTIC_LINK=${2:-0} HPC_ELASTIC_RELAUNCH=0
-  [ -z "${3:-}" ] || agent+=(--warn-timeout="$3")
+  export HPC_ELASTIC_EXPEDITED=${4:-}
+  [ "${3:-0}" = 0 ] || agent+=(--warn-timeout="$3")
   require_run
 }
 
@@ -75,6 +77,7 @@ require_run() {
   [ "$?" -eq 2 ] || return 0
   echo "hpc_elastic: another directory is in the place of $HPC_ELASTIC_RUN_DIR, or others can write to it:" \
     "nothing is started, and nothing requeued" >&2
+  not_again
   exit 76
 }
 
@@ -84,6 +87,13 @@ start_name() {
 }
 
 # --- The end of the job -------------------------------------------------------------------------------------
+
+# Slurm holds a job that was queued with --requeue=expedite when its script ends with an exit code, unless the
+# job may not be requeued. finish sees to that; this is for a script that ends without it.
+not_again() {
+  local job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID:-}}
+  [ -z "$HPC_ELASTIC_EXPEDITED" ] || scontrol update "JobId=${job:-$SLURM_JOB_ID}" Requeue=0 2> /dev/null
+}
 
 # Runs `hpc-elastic finish`, again where Python cannot be run: its file system may be away for a while.
 run_finish() {
@@ -95,8 +105,14 @@ run_finish() {
     fi
     "${elastic[@]}" finish "${finish[@]}" "$@"
     code=$?
-    [ "$code" -eq 126 ] || [ "$code" -eq 127 ] || return "$code"
+    case $code in
+      126 | 127) continue ;;
+      0 | 75 | 76 | 80) ;;
+      *) not_again ;;  # it may have ended by a fault of its own
+    esac
+    return "$code"
   done
+  not_again
   echo "hpc_elastic: finish cannot be run (exit code $code), so nothing is requeued;" \
     "to go on: hpc-elastic submit --resume $(printf %q "$HPC_ELASTIC_RUN_DIR")" >&2
   return "$code"

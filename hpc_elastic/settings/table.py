@@ -249,6 +249,10 @@ class Requeues:
         "wait in the queue until you release it, fail ends the run", "hold", FinishFlag(),
     )
     resubmit = setting(SWITCH, ON, "Submit the job again where Slurm does not requeue it", to=FinishFlag())
+    expedite = setting(
+        SWITCH, ON, "Have Slurm start the job again at once after a requeue, where the site allows that: "
+        "--requeue=expedite, Slurm 25.11 or later",
+    )
     chain = setting(
         COUNT, None, "Queue so many jobs at once, which take the run up one after the other, in place of "
         "requeues", to=FinishFlag(0), written=Written(default="one job, which is requeued"),

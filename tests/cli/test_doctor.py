@@ -158,7 +158,10 @@ def test_the_controller_is_asked(programs: Programs) -> None:
         (
             "27.05.1",
             "",
-            [(Level.OK, "27.05: newer than the releases that hpc_elastic is tested with: 20.11, 22.05, ")],
+            [
+                (Level.OK, "27.05: newer than the releases that hpc_elastic is tested with: 20.11, 22.05, "),
+                (Level.OK, "not allowed here (enable_expedited_requeue)"),
+            ],
         ),
         ("20.11.4", "5", [(Level.OK, "20.11: hpc_elastic is tested with it")]),
         ("19.05.5", "5", [(Level.WARNING, "19.05: older than the releases that hpc_elastic is tested with")]),
@@ -176,6 +179,25 @@ def test_the_release_of_slurm_is_told(
     assert [level for level, _ in told] == [each.level for each in found]
     for (_, text), each in zip(told, found, strict=True):
         assert each.value.startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("--requeue[=expedite]", (Level.OK, "allowed: a requeued run starts again at once")),
+        ("--requeue", (Level.WARNING, "the site allows it, but sbatch here is older")),
+    ],
+)
+def test_an_expedited_requeue_is_told(programs: Programs, option: str, told: tuple[Level, str]) -> None:
+    """Of a release that has it, by the site's settings and by the sbatch of this host."""
+    programs.write("sbatch", f'[ $1 = --help ] && echo "  {option}  words" || echo "slurm 26.05.5"')
+    answers = (
+        f'[ $1 = ping ] && {_PROGRAMS["scontrol"]} || echo "SlurmctldParameters = enable_expedited_requeue"'
+    )
+    programs.write("scontrol", answers)
+    found = slurm_findings(Slurm(programs.environ), SystemClock())[-1]
+    assert (told[0], "expedited requeue") == (found.level, found.what)
+    assert found.value.startswith(told[1])
 
 
 def test_slurm_that_does_not_answer_is_a_problem(programs: Programs) -> None:

@@ -27,6 +27,7 @@ CORE = frozenset(
         # what breaks
         "lost_nodes.survivors_of_a_node_loss_go_on_in_the_allocation",
         "lost_nodes.a_run_of_fixed_size_is_requeued_after_a_node_loss",
+        "lost_nodes.where_the_site_expedites_requeues_a_run_does_not_wait",
         "ending.a_batch_script_that_is_killed",
         "faults.a_script_that_is_killed_between_rounds_is_replaced",
         "faults.a_killed_srun_is_started_again",

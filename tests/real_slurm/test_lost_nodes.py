@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.record.journal import Cause, RoundEnded, RoundFormed
+from hpc_elastic.record.journal import Cause, Requeued, RoundEnded, RoundFormed
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import (
     AGENT_PROCESS,
+    PYTHON,
     SLOW,
     THREE,
     installed_for_users,
@@ -57,6 +58,36 @@ def test_a_run_of_fixed_size_is_requeued_after_a_node_loss(
     second = run.entries(RoundFormed)[-1]
     assert lost not in nodes_of(second)
     assert 3 == len(second.members)
+    assert uninterrupted(tmp_path) == run.result()
+
+
+@pytest.fixture
+def expediting_site(cluster: Cluster) -> Iterator[None]:
+    """Let jobs ask for an expedited requeue, and have all others wait for ten minutes after theirs."""
+    before = cluster.slurm_conf.read_text()
+    slow = before.replace("SchedulerParameters=", "SchedulerParameters=requeue_delay=600,")
+    cluster.change_settings(f"{slow}SlurmctldParameters=enable_expedited_requeue\n")
+    yield
+    cluster.change_settings(before)
+
+
+def test_where_the_site_expedites_requeues_a_run_does_not_wait(
+    cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """A run goes on elsewhere as soon as its batch host is missed; one that fails for good is not held."""
+    if cluster.fact("expedited") == "refused":
+        return
+    request.getfixturevalue(expediting_site.__name__)
+    fails = submit(cluster, ("--nodes", "1", "--partition", "low"), [PYTHON, "-c", "raise SystemExit(3)"])
+    run = submit(cluster, THREE, plain(cluster, *SLOW))
+    fails.wait_gone(60)
+    assert ("FAILED", "0") == (fails.job()["JobState"], fails.job()["Requeue"])
+    run.wait_checkpoint(20)
+    cluster.crash(nodes_of(run.entries(RoundFormed)[0])[0])
+    run.wait(lambda state: state.requeues == 1, "the requeue", 60)
+    run.wait_ending(90)
+    assert ("Yes", "1") == (run.job()["ExpeditedRequeue"], run.job()["Restarts"])
+    assert [Cause.NODE_LOSS] == [entry.cause for entry in run.entries(Requeued)]
     assert uninterrupted(tmp_path) == run.result()
 
 

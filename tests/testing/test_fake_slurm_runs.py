@@ -15,6 +15,7 @@ from hpc_elastic.record.journal import (
     Drained,
     Epoch,
     NodeLeft,
+    Requeued,
     RoundEnded,
     RoundFormed,
 )
@@ -138,4 +139,18 @@ def test_a_killed_srun_is_started_again(cluster: FakeCluster, tmp_path: Path) ->
     os.kill(srun.pid, signal.SIGKILL)
     run.wait_ending()
     assert Epoch(0, 0, 0, 1) == run.entries(RoundFormed)[-1].epoch
+    assert uninterrupted(tmp_path, STEPS) == run.result()
+
+
+@pytest.mark.fake_slurm(version="26.05", expedited_requeue=True, cred_expire=72000)
+def test_where_the_site_expedites_requeues_a_run_does_not_wait(cluster: FakeCluster, tmp_path: Path) -> None:
+    """After the loss of its batch host it goes on elsewhere at once; one that fails for good is not held."""
+    run = begun(cluster)
+    cluster.crash(nodes_of(run.entries(RoundFormed)[0])[0])
+    real: Any = cluster
+    fails = submit(real, ("--nodes", "1"), [plain(real)[0], "-c", "raise SystemExit(3)"])
+    cluster.wait_state(fails.job_id, "FAILED")
+    run.wait_ending()
+    assert [Cause.NODE_LOSS] == [entry.cause for entry in run.entries(Requeued)]
+    assert "1" == run.job()["Restarts"]
     assert uninterrupted(tmp_path, STEPS) == run.result()

@@ -353,6 +353,16 @@ class Slurm:
         """Return the output of ``scontrol show config``."""
         return self._show("config")
 
+    def may_expedite(self) -> bool:
+        """Return whether jobs may be queued with ``--requeue=expedite``: by the site, and by this sbatch."""
+        if not parse.allows_expedited(answers.config(self.show_config())):
+            return False
+        return parse.knows_expedited(self._run("sbatch", "--help"))
+
+    def is_expedited(self, job_ref: str) -> bool:
+        """Return whether a job was queued with ``--requeue=expedite``."""
+        return parse.is_expedited(self._show("job", job_ref))
+
     def show_partition(self, name: str) -> dict[str, str]:
         """Return the limits of a partition; of the default one for an empty name."""
         return answers.partition(self._show("partition", "-o", *([name] if name else [])), name)

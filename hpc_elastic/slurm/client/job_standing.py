@@ -38,6 +38,11 @@ class JobFacts(NamedTuple):
         return self.reason == "launch_failed_requeued_held"
 
     @property
+    def is_expediting(self) -> bool:
+        """Whether it starts again as soon as there are nodes; until then its owner can change nothing."""
+        return self.word == "EXPEDITING"
+
+    @property
     def to_be_released(self) -> bool:
         """Whether it is held, or will be as soon as its processes have ended (``scontrol requeuehold``)."""
         return self.held or (self.state is JobState.COMPLETING and is_held_reason(self.reason))

@@ -118,6 +118,7 @@ def _stamp(text: str) -> int | None:
 
 
 _LIMITS_ITS_OWN_REQUEUES = (24, 5)
+EXPEDITES = (25, 11)  # the first release with --requeue=expedite
 
 
 def release(said: str) -> tuple[int, int] | None:
@@ -155,6 +156,25 @@ def requeue_limit(of: tuple[int, int], config: Mapping[str, str]) -> int | None:
     """
     most = config.get("MaxBatchRequeue", "")
     return int(most) if of >= _LIMITS_ITS_OWN_REQUEUES and most.isdecimal() else None
+
+
+def allows_expedited(config: Mapping[str, str]) -> bool:
+    """Tell whether a site lets jobs ask to start again at once after a requeue.
+
+    Args:
+        config: of ``scontrol show config``.
+    """
+    return "enable_expedited_requeue" in config.get("SlurmctldParameters", "").lower().split(",")
+
+
+def knows_expedited(help_text: str) -> bool:
+    """Tell whether sbatch takes ``--requeue=expedite``, by the output of ``sbatch --help``."""
+    return "--requeue[=" in help_text
+
+
+def is_expedited(job: str) -> bool:
+    """Tell whether a job was queued with ``--requeue=expedite``, by the output of ``scontrol show job``."""
+    return re.search(r"^\s*ExpeditedRequeue=Yes\b", job, re.MULTILINE) is not None
 
 
 def options_taken(

@@ -42,7 +42,7 @@ from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.commands import Slurm, look
 from hpc_elastic.slurm.client.job_standing import JobFacts, Standing, due_to, standing
 from hpc_elastic.slurm.client.parse import JobState
-from hpc_elastic.slurm.end import history, lifecycle, requeue
+from hpc_elastic.slurm.end import expedited, history, lifecycle, requeue
 from hpc_elastic.slurm.end.choices import (
     Choice,
     Exit,
@@ -145,6 +145,7 @@ class Finish:
     Attributes:
         log: the journal of the run; it is read once, and further records as they come.
         patiently: tries a step until it works, or for too long.
+        is_answered: Slurm has told of the job, where it was asked.
     """
 
     def __init__(self, start: Start, budgets: RequeueBudgets, slurm: Slurm, clock: Clock, say: Say) -> None:
@@ -155,6 +156,7 @@ class Finish:
         self.say = say
         kind, writer = ("job", ids.BATCH) if start.task is None else ("task", start.job_ref)
         self.log: RunLog = open_log(start.paths, writer, Role.SCRIPT)
+        self.is_answered = True
         self.patiently = Patience(clock, say, f", then the {kind} ends with 76 and is not requeued")
 
     def run(self) -> Ended:
@@ -268,6 +270,7 @@ class Finish:
         try:
             return self.patiently(lambda: look(self.slurm, self.start.job_ref), patience_s, SlurmCommandError)
         except _SLURM as error:
+            self.is_answered = False
             kind = "job" if self.start.task is None else "task"
             self.say(f"Slurm tells nothing about {kind} {self.start.job_ref}: {error}")
             return None
@@ -506,6 +509,9 @@ class _Doing:
         if self._start.local:
             return self._ended(ExitCode.REQUEUE)
         handed, noun = self._hand_back().requeue(), self._facts.mode.noun
+        if handed.outcome is RequeueOutcome.DONE:
+            is_unfit = not self._facts.is_task and self._log.state.only_unfit
+            expedited.delay(self._start, self._finish.slurm, cause, is_unfit=is_unfit)
         if handed.outcome is not RequeueOutcome.REFUSED:
             return self._handed(handed)
         words = last_line(handed.words)

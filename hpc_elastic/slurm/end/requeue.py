@@ -120,7 +120,7 @@ class HandBack:
                 return HandedBack(RequeueOutcome.REFUSED, str(error))
             except SlurmCommandError as error:
                 words = str(error)
-                refusals += not is_unreachable(error)
+                refusals += not (is_unreachable(error) or (job is not None and job.is_expediting))
             if refusals >= _REFUSALS or self._clock.monotonic() >= give_up_at:
                 return HandedBack(RequeueOutcome.REFUSED, words)
             self._clock.sleep(pause_s)

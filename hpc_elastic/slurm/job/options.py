@@ -60,7 +60,10 @@ _NOT_A_JOB = "it does not describe the job"
 
 # sbatch option -> (why it cannot be given, what to do instead)
 OWNED = {
-    "requeue": (_RESTARTS, "leave it out; limit the requeues with max_requeues"),
+    "requeue": (
+        _RESTARTS,
+        "leave it out; limit the requeues with max_requeues; expedite asks for --requeue=expedite",
+    ),
     "no-requeue": (_RESTARTS, "set max_requeues = 0 for a run that must never be requeued"),
     "no-kill": ("survivors of a lost node must go on, so the batch script sets it itself", "leave it out"),
     "open-mode": (_RESTARTS, "leave it out; logs are always appended to"),

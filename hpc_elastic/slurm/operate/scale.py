@@ -107,8 +107,7 @@ def _add(run: RunFiles, tasks: int, slurm: Slurm, say: Say) -> None:
         )
     newest, stored = run.submissions[-1], read_request(run.paths)
     wanted = with_measured_lead(replace(stored, submission=newest.number, token=newest.token))
-    arguments = (f"--array=0-{tasks - 1}", *wanted.sbatch_arguments)
-    array = queue(slurm, wanted, arguments)
+    array = queue(slurm, wanted, (f"--array=0-{tasks - 1}", *wanted.sbatch_options))
     more = are_text(tasks, "more task")
     say(f"{more} queued as array {array}")
 

@@ -49,6 +49,7 @@ class Start(NamedTuple):
     chain: int = 0  # jobs of the chain that this one belongs to; 0: it is in none
     launch_failure: SetupFailure | None = None  # the line of the job script that failed before srun
     run_id: str = ""  # name of the run that the script was made for
+    expedited: bool = False  # the job was queued with --requeue=expedite
 
     @property
     def link(self) -> int:
@@ -80,6 +81,7 @@ class Start(NamedTuple):
             node_list=environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or "",
             task=task._replace(relaunch=relaunch) if task is not None else None,
             run_id=environ.get(Env.RUN_ID, "") if Env.SUBMISSION in environ else "",
+            expedited=bool(environ.get(Env.EXPEDITED)),
         )
 
 

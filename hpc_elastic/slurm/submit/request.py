@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,8 @@ FOLDERS = (_PACKAGE / "sbatch_templates", _PACKAGE.parent / "sbatch_templates")
 FUNCTIONS = "batch.sh"  # what the script calls; Slurm runs the same file on each node after its agent
 NAMES = {"step": "elastic.sbatch", "array": "array.sbatch"}
 
+EXPEDITE = "--requeue=expedite"  # before the requeue of the script's header, which it takes the place of
+_EXPEDITED = "expedited"  # tells the script of it
 TOKEN_PREFIX = "hpc_elastic:"  # noqa: S105 - no secret
 _NO_NAME = "run"
 
@@ -46,6 +49,7 @@ class SubmitRequest:
         excluded: nodes that the job does without, those of the spec included; empty for those of the spec.
         lead_s: how long stopping and saving may take before the time limit [s]; None: as in the script.
         functions: text of ``batch.sh``, which the script reads; empty for a script that has all in itself.
+        expedited: Slurm is to start the job again at once after a requeue.
     """
 
     spec: JobSpec
@@ -57,6 +61,7 @@ class SubmitRequest:
     excluded: tuple[str, ...] = ()
     lead_s: float | None = None
     functions: str = ""
+    expedited: bool = False
 
     @property
     def script_file(self) -> str:
@@ -66,9 +71,24 @@ class SubmitRequest:
     @property
     def sbatch_arguments(self) -> tuple[str, ...]:
         """The arguments of sbatch, after ``--parsable``."""
+        return self.sbatch_call(self.sbatch_options, 0)
+
+    @property
+    def sbatch_options(self) -> tuple[str, ...]:
+        """The options of sbatch for the first job of the submission."""
         comment = f"{self.token} {self.spec.comment}" if self.spec.comment else self.token
         exclude = (f"--exclude={','.join(self.excluded)}",) if self.excluded else ()
-        return (f"--comment={comment}", *exclude, *self.warning_option, *self.script_call(0))
+        return (f"--comment={comment}", *exclude, *self.warning_option)
+
+    def sbatch_call(self, options: Sequence[str], link: int) -> tuple[str, ...]:
+        """Return the arguments of sbatch.
+
+        Args:
+            options: of this job.
+            link: how many jobs of this submission come before.
+        """
+        requeue = (EXPEDITE,) if self.expedited else ()
+        return (*options, *requeue, *self.script_call(link))
 
     @property
     def warning_option(self) -> tuple[str, ...]:
@@ -83,10 +103,11 @@ class SubmitRequest:
         Args:
             link: how many jobs of this submission come before.
         """
-        words = (self.script_file, str(self.submission))
-        if self.lead_s is not None:
-            return (*words, str(link), number_text(self.lead_s))
-        return (*words, str(link)) if link else words
+        lead = "0" if self.lead_s is None else number_text(self.lead_s)
+        words = [str(self.submission), str(link), lead, _EXPEDITED if self.expedited else "0"]
+        while len(words) > 1 and words[-1] == "0":
+            words.pop()
+        return (self.script_file, *words)
 
     @property
     def header_names(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import HpcElasticError, RunDirError, SlurmCommandError, SlurmError
+from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import save_times
 from hpc_elastic.slurm.client import deadlines, parse
@@ -88,9 +89,9 @@ def resubmit_task(paths: RunPaths, submission: int, task: str, link: int, slurm:
 
 def _sbatch_task(request: SubmitRequest, task: str, link: int, slurm: Slurm) -> str:
     """Queue the array; if sbatch gives no answer it is looked for."""
-    arguments = ("--array=0-0", *_arguments(request, request.token, f"afterany:{task}", link))
+    options = ("--array=0-0", *_options(request, request.token, f"afterany:{task}"))
     try:
-        return queue(slurm, request, arguments)
+        return queue(slurm, request, options, link)
     except SlurmError as error:
         found = slurm.jobs_with_comment(request.token) if _may_be_queued(error) else []
         if not found:
@@ -98,11 +99,10 @@ def _sbatch_task(request: SubmitRequest, task: str, link: int, slurm: Slurm) -> 
         return found[0]
 
 
-def _arguments(request: SubmitRequest, token: str, dependency: str, link: int) -> tuple[str, ...]:
-    """Return the arguments of sbatch for a further job."""
+def _options(request: SubmitRequest, token: str, dependency: str) -> tuple[str, ...]:
+    """Return the options of sbatch for a further job."""
     comment = f"{token} {request.spec.comment}" if request.spec.comment else token
-    options = (f"--comment={comment}", f"--dependency={dependency}", *request.warning_option)
-    return (*options, *request.script_call(link))
+    return (f"--comment={comment}", f"--dependency={dependency}", *request.warning_option)
 
 
 def submit_link(request: SubmitRequest, link: Link, slurm: Slurm, *, dependency: str) -> str:
@@ -142,9 +142,9 @@ def _announced(paths: RunPaths, link: Link) -> Link:
 def _sbatch(request: SubmitRequest, link: Link, slurm: Slurm, dependency: str) -> str:
     """Queue the job; if sbatch gives no answer it is looked for."""
     paths = request.paths
-    arguments = _arguments(request, link.token, dependency, link.number)
+    options = _options(request, link.token, dependency)
     try:
-        return queue(slurm, request, arguments)
+        return queue(slurm, request, options, link.number)
     except SlurmError as error:
         if not _may_be_queued(error):
             submissions.withdraw_link(paths, link)
@@ -232,7 +232,27 @@ def lead_text(queued: SubmitRequest) -> str:
     )
 
 
-def queue(slurm: Slurm, request: SubmitRequest, arguments: Sequence[str]) -> str:
+def expedited(wanted: SubmitRequest, slurm: Slurm) -> SubmitRequest:
+    """Return the request as one whose job starts again at once after a requeue, where the site allows that.
+
+    A job of a chain is never requeued, and another cluster has settings of its own. A script that an older
+    version of this package has written would not see to it that its job ends, and is not held.
+
+    Args:
+        wanted: a job of a run.
+        slurm: Slurm's commands; the site is asked each time, as its settings may have changed.
+    """
+    spec = wanted.spec
+    sees_to_it = Env.EXPEDITED in (wanted.functions or wanted.script)
+    if not (spec.expedite and sees_to_it) or spec.chain or "clusters" in spec.sbatch:
+        return wanted
+    try:
+        return replace(wanted, expedited=slurm.may_expedite())
+    except SlurmError:
+        return wanted
+
+
+def queue(slurm: Slurm, request: SubmitRequest, options: Sequence[str], link: int = 0) -> str:
     """Queue the script of a request and return the id of the job.
 
     A user that can rename a directory above the script could have sbatch find another one under its name,
@@ -241,12 +261,14 @@ def queue(slurm: Slurm, request: SubmitRequest, arguments: Sequence[str]) -> str
     Args:
         slurm: Slurm's commands.
         request: has the script.
-        arguments: options, the script's path and the script's arguments.
+        options: of sbatch.
+        link: how many jobs of this submission come before.
 
     Raises:
         SlurmError: Slurm is not there, refused, or does not answer.
     """
     environ = submit_environment(slurm.environ, request.header_names)
+    arguments = expedited(request, slurm).sbatch_call(options, link)
     if _is_private(request.script_file):
         return slurm.sbatch(arguments, environ)
     words = [_STDIN if word == request.script_file else word for word in arguments]

@@ -258,7 +258,7 @@ class Submitter:
 
     def _sbatch_or_find(self, wanted: SubmitRequest) -> str:
         try:
-            return queue(self._slurm, wanted, wanted.sbatch_arguments)
+            return queue(self._slurm, wanted, wanted.sbatch_options)
         except SlurmCommandError as error:
             found = self._look_for(wanted.token) if _is_uncertain(error) else []
             if not found:

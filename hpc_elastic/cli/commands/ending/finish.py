@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from hpc_elastic.clock import SystemClock, clock_text
-from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.errors import HpcElasticError, SlurmError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision, SetupFailure
@@ -19,8 +19,10 @@ from hpc_elastic.settings.of_finish import FINISH
 from hpc_elastic.settings.setting import BUDGET, COUNT, NAMES, NUMBER, SWITCH, flags_of
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.choices import RequeueBudgets
+from hpc_elastic.slurm.end.expedited import let_end
 from hpc_elastic.slurm.end.finish import Finish, run_with_nodes
-from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
+from hpc_elastic.slurm.end.requeue import PATIENCE_S, last_line
+from hpc_elastic.slurm.run_jobs.job_start import Ended, Patience, Start
 from hpc_elastic.text import visible_lines
 
 _WHOLE = (BUDGET, COUNT, NUMBER)
@@ -45,22 +47,33 @@ def main(argv: Sequence[str]) -> int:
     budgets = RequeueBudgets(
         **limits, holds=arguments.on_budget_spent == "hold", resubmits=arguments.resubmit
     )
+    slurm, clock = _slurm_of(arguments.job_info), SystemClock()
     try:
-        slurm, clock = _slurm_of(arguments.job_info), SystemClock()
         finish = Finish(start, budgets, slurm, clock, _say)
         ended = run_with_nodes(finish.run, finish.log, start, slurm, clock, _say)
     except (HpcElasticError, OSError) as error:
         _say(f"the job is not requeued: {error}")
         if start.is_submitted:
             _say_how_to_go_on(start)
-        return ExitCode.FAILED
+        return _let_end(start, slurm, ExitCode.FAILED, patience_s=0.0)
     if ended.code == ExitCode.RELAUNCH:
         sys.stdout.write(f"{ended.nodes}\n")
         sys.stdout.flush()
     _tell_the_end(ended.state, start)
     if arguments.notify_webhook or arguments.notify_command:
         _send_message(arguments, finish, start, ended)
-    return getattr(slurm, "asks", None) or ended.code
+    code = _let_end(start, slurm, ended.code, patience_s=PATIENCE_S if finish.is_answered else 0.0)
+    return getattr(slurm, "asks", None) or code
+
+
+def _let_end(start: Start, slurm: Slurm, code: int, *, patience_s: float) -> int:
+    """Return the exit code of the script, with which Slurm does not hold the job."""
+    try:
+        return let_end(start, slurm, Patience(SystemClock(), _say), code, patience_s=patience_s)
+    except SlurmError as error:
+        held = f"Slurm is going to hold {start.job_ref}, which ends: {last_line(str(error))}"
+        _say(f"{held}; to take it out of the queue: scancel {start.job_ref}")
+        return code
 
 
 def _send_message(arguments: argparse.Namespace, finish: Finish, start: Start, ended: Ended) -> None:

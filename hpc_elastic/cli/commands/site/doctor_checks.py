@@ -7,7 +7,7 @@ import platform
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 
 from hpc_elastic import __version__
@@ -137,6 +137,7 @@ def _release(slurm: Slurm) -> list[Finding]:
     found = [
         Finding("slurm release", f"{parse.release_text(release)}: {parse.tested_text(release)}", level, fix)
     ]
+    found += _expedited(slurm, release, config)
     most = parse.requeue_limit(release, config)
     if most is None:
         return found
@@ -145,6 +146,24 @@ def _release(slurm: Slurm) -> list[Finding]:
         f"grace time, and holds it after {most} times; a run requeues itself, which does not count"
     )
     return [*found, Finding("slurm requeues", value)]
+
+
+def _expedited(slurm: Slurm, release: tuple[int, int], config: Mapping[str, str]) -> list[Finding]:
+    """Return whether a run starts again at once after a requeue; nothing for a release without that."""
+    if release < parse.EXPEDITES:
+        return []
+    what = "expedited requeue"
+    if not parse.allows_expedited(config):
+        value = "not allowed here (enable_expedited_requeue): a requeued run waits for about two minutes"
+        return [Finding(what, value)]
+    try:
+        is_known = slurm.may_expedite()
+    except (SlurmNotFoundError, SlurmCommandError):
+        return []
+    if not is_known:
+        value = "the site allows it, but sbatch here is older and does not know --requeue=expedite"
+        return [Finding(what, value, Level.WARNING, "install here the release of Slurm that slurmctld has")]
+    return [Finding(what, "allowed: a requeued run starts again at once (expedite = false: it waits)")]
 
 
 def _controller(slurm: Slurm, clock: Clock) -> Finding:

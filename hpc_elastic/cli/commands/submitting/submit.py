@@ -22,7 +22,7 @@ from hpc_elastic.slurm.run_jobs import existing_run
 from hpc_elastic.slurm.run_jobs.run_files import read_run
 from hpc_elastic.slurm.submit import request, run_dir, validate
 from hpc_elastic.slurm.submit.request import SubmitRequest, read_template
-from hpc_elastic.slurm.submit.resubmit import lead_text, with_measured_lead
+from hpc_elastic.slurm.submit.resubmit import expedited, lead_text, with_measured_lead
 from hpc_elastic.slurm.submit.submit import Submitted, Submitter, was_local
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and show the job; queue nothing.")]
@@ -159,7 +159,8 @@ def _show(wanted: SubmitRequest, *, ask_slurm: bool) -> int:
         _warn(_submitter().check(wanted, ask_slurm=ask_slurm))
     else:
         _warn([*validate.check(wanted, None), "there is no sbatch here, so Slurm was not asked"])
-    _print_request(_submitter().prepared(wanted))
+    prepared = _submitter().prepared(wanted)
+    _print_request(expedited(prepared, slurm) if ask_slurm else prepared)
     return 0
 
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from hpc_elastic.testing.fake_slurm.cluster.model import (
     BATCH,
     NEVER,
+    REQUEUE_HOLD,
     Ending,
     Job,
     Place,
@@ -54,6 +55,7 @@ def start(turn: Turn, job: Job, shares: Mapping[str, Share]) -> None:
             ending=None,
             kill_s=NEVER,
             warned=False,
+            waits_as="",
         )
     )
     turn.actions.append(StartScript(job.id))
@@ -78,9 +80,23 @@ def script_ended(turn: Turn, place: Place, status: int) -> None:
         if sent_back and job.request.requeue:
             return end(turn, job, Ending(State.REQUEUED, requeue=True))
         return _end_by_script(turn, job, status)
-    if job.ending is not None and job.ending.state is State.TIMEOUT and sent_back and job.request.requeue:
+    ending = job.ending
+    if ending is None or ending.requeue or ending.state is State.CANCELLED:
+        return None
+    if _is_held_for(job, status):
+        turn.put(_counted(job)._replace(ending=_HELD))
+    elif ending.state is State.TIMEOUT and sent_back and job.request.requeue:
         turn.put(_counted(job)._replace(ending=Ending(State.REQUEUED, requeue=True)))
     return None
+
+
+_HELD = Ending(State.REQUEUED, requeue=True, hold=True, waits_as=REQUEUE_HOLD)
+
+
+def _is_held_for(job: Job, status: int) -> bool:
+    """Tell whether Slurm takes an exit code for a fault of a node, of which no Epilog knows."""
+    is_failed = os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0
+    return is_failed and job.request.expedite and job.request.requeue
 
 
 def _end_by_script(turn: Turn, job: Job, status: int) -> None:
@@ -89,6 +105,8 @@ def _end_by_script(turn: Turn, job: Job, status: int) -> None:
         return end_preempted(turn, job)
     if status == 0:
         return end(turn, job, Ending(State.COMPLETED))
+    if _is_held_for(job, status):
+        return end(turn, job, _HELD)
     reason = "NonZeroExitCode"
     if os.WIFSIGNALED(status) and is_newer:
         number = os.WTERMSIG(status)
@@ -138,19 +156,21 @@ def _finish(turn: Turn, job: Job) -> None:
     word = f"{shown.value} by {ending.by}" if shown is State.CANCELLED else shown.value
     job = job._replace(rows=(*job.rows, row_of(job, word)))
     if ending.requeue:
-        return _put_back(turn, job, hold=ending.hold)
+        return _put_back(turn, job, hold=ending.hold, waits_as=ending.waits_as)
     turn.put(job._replace(state=ending.state, kill_s=NEVER, row=0))
     turn.say(f"job {job.ref}: is {ending.state.value}")
     return None
 
 
-def _put_back(turn: Turn, job: Job, *, hold: bool) -> None:
-    delay_s = turn.world.settings.requeue_delay_s
+def _put_back(turn: Turn, job: Job, *, hold: bool, waits_as: str = "") -> None:
+    delay_s = 0.0 if job.request.expedite else turn.world.settings.requeue_delay_s
+    delay_s = max(delay_s, job.eligible_s - turn.now)  # its owner may have put the start off already
     turn.put(
         job._replace(
             state=State.PENDING,
             reason="job_requeued_in_held_state" if hold else "BeginTime",
             held=hold,
+            waits_as=waits_as,
             submit_s=turn.now,
             eligible_s=turn.now + delay_s,
             row=turn.new_row(),

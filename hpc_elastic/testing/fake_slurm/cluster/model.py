@@ -16,6 +16,7 @@ PREEMPT_MODES = ("REQUEUE", "CANCEL", "OFF")
 VERSIONS = {"22.05": "22.05.8", "24.11": "24.11.5", "26.05": "26.05.5"}
 
 BATCH = "batch"
+EXPEDITING, REQUEUE_HOLD = "EXPEDITING", "REQUEUE_HOLD"
 NEVER = float("inf")
 
 
@@ -68,6 +69,7 @@ class JobRequest(NamedTuple):
     exclusive: bool = False
     limit_s: float | None = None
     requeue: bool = True
+    expedite: bool = False  # --requeue=expedite
     no_kill: bool = False
     hold: bool = False
     warning: Warning_ | None = None
@@ -154,6 +156,7 @@ class Ending(NamedTuple):
     state: State
     requeue: bool = False
     hold: bool = False
+    waits_as: str = ""  # see Job
     by: int | None = None  # the user who cancelled it
 
 
@@ -196,6 +199,7 @@ class Job(NamedTuple):
     kill_s: float = NEVER
     warned: bool = False
     held: bool = False
+    waits_as: str = ""  # in the place of PENDING: EXPEDITING or REQUEUE_HOLD
     launch_s: float = 0.0  # first submission
     rows: tuple[Row, ...] = ()
     array: int = 0  # id of the array; 0 outside of one
@@ -205,6 +209,16 @@ class Job(NamedTuple):
     def ref(self) -> str:
         """The name of the job: ``12``, or ``12_3`` in an array."""
         return str(self.id) if self.task is None else f"{self.array}_{self.task}"
+
+    @property
+    def word(self) -> str:
+        """Its state as Slurm shows it."""
+        return self.waits_as if self.waits_as and self.state is State.PENDING else self.state.value
+
+    @property
+    def is_expediting(self) -> bool:
+        """Whether it has lost a node and waits for another one; its owner can change nothing."""
+        return self.word == EXPEDITING
 
     @property
     def in_grace(self) -> bool:
@@ -308,6 +322,7 @@ class Settings(NamedTuple):
     tracker: str = "cgroup"  # who gets signals: only the tasks (cgroup), or all below them (linuxproc)
     preempt: str = "REQUEUE"  # PreemptMode: REQUEUE, CANCEL or OFF
     user_signal: bool = False  # preempt_send_user_signal: a preempted job gets its --signal, not SIGTERM
+    expedited_requeue: bool = False  # enable_expedited_requeue: jobs may ask for --requeue=expedite (26.05)
     requeue_exit: tuple[int, ...] = ()  # RequeueExit: exit codes of a script that send the job back
     slurmd_timeout: float = 300.0  # until a silent node is noticed [s], divided by speed
     cred_expire: float = 120.0  # a requeued job waits one second longer than this [s], divided by speed
@@ -319,6 +334,11 @@ class Settings(NamedTuple):
     def is_newer(self) -> bool:
         """Whether it is a release of today, with Slurm's changes since 22.05."""
         return self.version != "22.05"
+
+    @property
+    def knows_expedite(self) -> bool:
+        """Whether its sbatch knows --requeue=expedite."""
+        return self.version == "26.05"
 
     @property
     def full_version(self) -> str:

@@ -14,6 +14,7 @@ from hpc_elastic.testing.fake_slurm.cluster import endings, steps
 from hpc_elastic.testing.fake_slurm.cluster.endings import Turn
 from hpc_elastic.testing.fake_slurm.cluster.model import (
     BATCH,
+    EXPEDITING,
     NEVER,
     Ending,
     Job,
@@ -290,7 +291,9 @@ def node_down(turn: Turn, node: Node, reason: str) -> None:
             job = turn.put(job._replace(live=job.live - there))  # noqa: PLW2901 - the same job, changed
         if job.state is State.RUNNING:
             again = job.request.requeue
-            endings.end(turn, job, Ending(State.NODE_FAIL, requeue=again), "None" if again else "NodeDown")
+            waits_as = EXPEDITING if job.request.expedite else ""
+            ending = Ending(State.NODE_FAIL, requeue=again, waits_as=waits_as)
+            endings.end(turn, job, ending, "None" if again else "NodeDown")
         else:
             endings.settle(turn, job)
 

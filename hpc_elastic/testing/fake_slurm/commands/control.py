@@ -73,7 +73,12 @@ def _jobs(turn: Turn, text: str, prefix: str = "") -> list[Job]:
         raise Refusal(f"{prefix}{INVALID_ID}\n") from None
 
 
+_NOT_NOW = "Requested operation not supported on this system"  # to an owner, as long as it is EXPEDITING
+
+
 def _hold(turn: Turn, job: Job) -> str:
+    if job.is_expediting:
+        return _NOT_NOW
     if job.state is not State.PENDING:
         return "" if job.state is State.RUNNING else "Job/step already completing or completed"
     turn.put(job._replace(held=True, reason="JobHeldUser"))
@@ -82,7 +87,7 @@ def _hold(turn: Turn, job: Job) -> str:
 
 def _release(turn: Turn, job: Job) -> str:
     if job.state is State.PENDING and job.held:
-        turn.put(job._replace(held=False, reason="None"))
+        turn.put(job._replace(held=False, reason="None", waits_as=""))
     return ""
 
 
@@ -114,7 +119,9 @@ def _update(turn: Turn, words: list[str]) -> Reply:
         name = fields.pop("jobid", None) or fields.pop("job", "")
         for job in _jobs(turn, name):
             for field, value in fields.items():
-                refused = _update_job(turn, turn.job(job.id), field, value)
+                refused = _refusal(turn.job(job.id), field) or _update_job(
+                    turn, turn.job(job.id), field, value
+                )
                 errors += f"{refused} for job {name}\n" if refused else ""
         return Reply(err=errors, code=1 if errors else 0)
     if "nodename" in fields:
@@ -127,6 +134,14 @@ def _update(turn: Turn, words: list[str]) -> Reply:
         turn.world = turn.world._replace(partitions={**turn.world.partitions, partition.name: changed})
         return Reply()
     raise Refusal("No valid entity in update command\n")
+
+
+def _refusal(job: Job, field: str) -> str:
+    """Return why a field of a job cannot be changed for now; empty if it can."""
+    if job.is_expediting:
+        return _NOT_NOW
+    is_ending = job.state is State.COMPLETING and not _waits(job)
+    return "Job/step already completing or completed" if field == "requeue" and is_ending else ""
 
 
 def _update_job(turn: Turn, job: Job, field: str, value: str) -> str:
@@ -177,7 +192,7 @@ def _start_at(turn: Turn, job: Job, value: str) -> str:
     match = re.fullmatch(r"now(?:\+(\d+))?", value)
     if match is None:
         raise Refusal(f"the fake Slurm reads StartTime=now and now+<seconds> only, not {value}\n")
-    if job.state is not State.PENDING:
+    if not _waits(job):
         return "Job is no longer pending execution"
     turn.put(job._replace(eligible_s=turn.now + int(match[1] or 0)))
     return ""

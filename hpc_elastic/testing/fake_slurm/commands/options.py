@@ -73,6 +73,7 @@ def table(*texts: str) -> Table:
 
 
 SBATCH = table(_COMMON, _SBATCH)
+NEWER_SBATCH = table(_COMMON, _SBATCH, "requeue?")  # since 25.11
 SRUN = table(_COMMON, _SRUN)
 
 
@@ -140,7 +141,7 @@ def _read_letters(program: str, known: Table, word: str, left: list[str], found:
         found[name] = ""
 
 
-def of_script(text: str) -> dict[str, str]:
+def of_script(text: str, known: Table = SBATCH) -> dict[str, str]:
     """Return the options in the ``#SBATCH`` lines of a script."""
     words: list[str] = []
     for line in text.splitlines()[1:]:
@@ -148,7 +149,7 @@ def of_script(text: str) -> dict[str, str]:
             words += shlex.split(line.removeprefix("#SBATCH"), comments=True)
         elif line.strip() and not line.startswith("#"):
             break
-    return read("sbatch", SBATCH, words)[0]
+    return read("sbatch", known, words)[0]
 
 
 def of_environ(prefix: str, known: Table, environ: Mapping[str, str]) -> dict[str, str]:
@@ -289,6 +290,7 @@ def request(options: Mapping[str, str], base: JobRequest) -> JobRequest:
         exclusive="exclusive" in options,
         limit_s=minutes(options["time"]) if "time" in options else None,
         requeue="no-requeue" not in options,
+        expedite=options.get("requeue") == "expedite",
         no_kill="no-kill" in options,
         hold="hold" in options,
         warning=warning(options["signal"]) if "signal" in options else None,

@@ -12,6 +12,8 @@ from hpc_elastic.testing.fake_slurm.cluster.endings import Turn
 from hpc_elastic.testing.fake_slurm.cluster.model import (
     BATCH,
     CLUSTER,
+    EXPEDITING,
+    REQUEUE_HOLD,
     Job,
     JobRequest,
     Node,
@@ -45,6 +47,8 @@ SACCT_DEFAULT = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
 SINFO_DEFAULT = "%9P %.5a %.10l %.6D %.6t %N"
 SHORT_STATES = {
     "PENDING": "PD",
+    EXPEDITING: "EX",
+    REQUEUE_HOLD: "RH",
     "RUNNING": "R",
     "COMPLETING": "CG",
     "COMPLETED": "CD",
@@ -118,7 +122,7 @@ def job_fields(seen: SeenBy) -> dict[str, Callable[[], str]]:
         "Q": lambda: str(priority(job)),
         "R": lambda: why_or_where(seen),
         "S": lambda: stamp(job.start_s, "N/A"),
-        "T": lambda: job.state.value,
+        "T": lambda: job.word,
         "U": lambda: seen.user["UID"],
         "V": lambda: stamp(job.submit_s),
         "Z": lambda: request.directory,
@@ -134,7 +138,7 @@ def job_fields(seen: SeenBy) -> dict[str, Callable[[], str]]:
         "o": lambda: request.script_name,
         "q": lambda: "normal",
         "r": lambda: job.reason,
-        "t": lambda: SHORT_STATES[job.state.value],
+        "t": lambda: SHORT_STATES[job.word],
         "u": lambda: seen.user["USER"],
         "x": lambda: job_environ.compress(request.exclude),
     }

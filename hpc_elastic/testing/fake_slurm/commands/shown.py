@@ -79,11 +79,12 @@ def _who(job: Job, user: Mapping[str, str]) -> dict[str, object]:
         "Nice": 0,
         "Account": CLUSTER,
         "QOS": "normal",
-        "JobState": job.state.value,
+        "JobState": job.word,
         "Reason": job.reason,
         "Dependency": job.request.dependency or "(null)",
         "Requeue": int(job.request.requeue),
         "Restarts": job.restarts,
+        **({"ExpeditedRequeue": "Yes"} if job.request.expedite else {}),
         "BatchFlag": 1,
         "Reboot": 0,
         "ExitCode": endings.exit_text(job.exit_code),
@@ -207,6 +208,14 @@ def partition_line(world: World, partition: Partition) -> str:
 def config_text(world: World) -> str:
     """Return ``scontrol show config``, with the content of slurm.conf."""
     settings = world.settings
+    parameters = [
+        name
+        for name, is_set in (
+            ("preempt_send_user_signal", settings.user_signal),
+            ("enable_expedited_requeue", settings.expedited_requeue),
+        )
+        if is_set
+    ]
     fields = {
         "ClusterName": CLUSTER,
         "SlurmctldHost": "login",
@@ -216,7 +225,7 @@ def config_text(world: World) -> str:
         "PreemptType": "preempt/partition_prio",
         "KillWait": f"{settings.kill_wait:.0f} sec",
         "SlurmdTimeout": f"{settings.slurmd_timeout:.0f} sec",
-        "SlurmctldParameters": "preempt_send_user_signal" if settings.user_signal else "(null)",
+        "SlurmctldParameters": ",".join(parameters) or "(null)",
         "RequeueExit": ",".join(map(str, settings.requeue_exit)) or "(null)",
         "AuthInfo": f"cred_expire={settings.cred_expire:.0f}",
         "JobRequeue": 1,
@@ -234,7 +243,8 @@ def oneline(line: str, *, one: bool) -> str:
 def _folded(line: str) -> str:
     words, lines = line.strip().split(" "), [[]]  # type: ignore[var-annotated]
     for word in words:
-        if "=" in word and len(lines[-1]) >= 4:  # noqa: PLR2004 - fields on a line
+        begins = len(lines[-1]) >= 4 or word.startswith("ExpeditedRequeue=")  # noqa: PLR2004 - fields on a line
+        if "=" in word and begins:
             lines.append([])
         lines[-1].append(word)
     return "\n   ".join(" ".join(part) for part in lines) + "\n"

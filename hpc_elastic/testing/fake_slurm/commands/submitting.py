@@ -13,6 +13,7 @@ from hpc_elastic.testing.fake_slurm.cluster.model import Job, JobRequest, World
 from hpc_elastic.testing.fake_slurm.cluster.steps import StepRequest
 from hpc_elastic.testing.fake_slurm.commands import options, shown
 from hpc_elastic.testing.fake_slurm.commands.options import (
+    NEWER_SBATCH,
     SBATCH,
     SRUN,
     Answer,
@@ -37,9 +38,10 @@ _NO_SCRIPT = (
 
 def sbatch(turn: Turn, call: Call, read: Callable[[str], str]) -> Answer:
     """Queue a job."""
-    wishes, words = options.read("sbatch", SBATCH, call.words)
+    known = NEWER_SBATCH if turn.world.settings.knows_expedite else SBATCH
+    wishes, words = options.read("sbatch", known, call.words)
     if "help" in wishes or "usage" in wishes:
-        return Reply(options.help_text("sbatch", SBATCH))
+        return Reply(options.help_text("sbatch", known))
     if "version" in wishes:
         return Reply(f"slurm {turn.world.settings.full_version}\n")
     for name in SBATCH_NOT_PLAYED:
@@ -49,8 +51,8 @@ def sbatch(turn: Turn, call: Call, read: Callable[[str], str]) -> Answer:
         return NeedStdin()
     script = _script(wishes, words, call, read)
     everything = {
-        **options.of_script(script),
-        **options.of_environ("SBATCH_", SBATCH, call.environ),
+        **options.of_script(script, known),
+        **options.of_environ("SBATCH_", known, call.environ),
         **wishes,
     }
     request = options.request(everything, _base(everything, words, call, script))
@@ -107,11 +109,19 @@ def _check(turn: Turn, request: JobRequest, everything: Mapping[str, str]) -> No
         too_much = too_much or request.min_nodes > settings.nodes
     if too_much or request.min_nodes > request.max_nodes:
         raise Refusal(f"{_FAILED}Requested node configuration is not available\n")
+    _check_requeue(turn, request, everything)
     for part in filter(None, request.dependency.split(",")):
         kind, *ids = part.split(":")
         known = ("after", "afterany", "afterok", "afternotok", "singleton")
         if kind not in known or (kind != "singleton" and not ids) or "?" in everything.get("dependency", ""):
             raise Refusal(f"{_FAILED}Job dependency problem\n")
+
+
+def _check_requeue(turn: Turn, request: JobRequest, everything: Mapping[str, str]) -> None:
+    if everything.get("requeue", "") not in ("", "expedite"):
+        raise Refusal("sbatch: error: Invalid --requeue specification\n")
+    if request.expedite and not turn.world.settings.expedited_requeue:
+        raise Refusal(f"{_FAILED}Requested operation not supported on this system\n")
 
 
 def _test_only(turn: Turn, request: JobRequest) -> Reply:
