@@ -20,7 +20,7 @@ def read_facts(paths: RunPaths) -> list[WorkFact]:
         return found
     for name in names:
         try:
-            data = read(os.path.join(paths.account, name), limit=_MOST_BYTES)
+            data = read(os.path.join(paths.account, name), limit=_MOST_BYTES, alone=True)
         except OSError:
             continue
         found += parse_facts(data or b"")

@@ -183,7 +183,7 @@ def newest_step(paths: RunPaths, none: int) -> int:
 
 def _read(path: str) -> Checkpoint | None:
     try:
-        return parse_mark(read_plain(path))
+        return parse_mark(read_plain(path, alone=True))
     except OSError:
         return None
 
@@ -277,7 +277,7 @@ class _Taken(NamedTuple):
 
 def _took(path: str) -> float | None:
     try:
-        return read(_Taken, read_plain(path)).took_s
+        return read(_Taken, read_plain(path, alone=True)).took_s
     except (OSError, DamagedError):
         return None
 

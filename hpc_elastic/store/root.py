@@ -12,7 +12,7 @@ import os
 import shlex
 from typing import NamedTuple
 
-from hpc_elastic.errors import TakenOverError
+from hpc_elastic.errors import TakenOverError, UnfitFileError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store import files
 from hpc_elastic.store.plain_file import OTHERS_WRITE, owner_name
@@ -159,6 +159,8 @@ class HeldRoot:
             require_same(self._root, self._run_id)
             if self._run_id and not run_id_in(self._root):
                 raise taken(self._root, f"it is another directory, without the run {self._run_id}")
+        except UnfitFileError as error:
+            raise taken(self._root, f"{error.filename}: {error.strerror}") from None
         except OSError:
             return
         self._seen = _seen(status)  # the file system numbers anew what it has forgotten, as sshfs does

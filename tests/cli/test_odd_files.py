@@ -82,6 +82,16 @@ def test_a_record_that_is_none_is_named(
     assert "  fix: see where it comes from (ls -l " in said
 
 
+@pytest.mark.parametrize("name", NEEDED)
+def test_a_record_that_others_can_write_to_is_named(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    """They could have given it any content, such as another job, and a name in a directory of theirs."""
+    Path(paths.root, name).chmod(0o664)
+    assert 2 == app.run(["cancel", "toy-1"])
+    assert f"{paths.root}/{name}: others can write to it (mode 664)" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("name", SPARED)
 def test_what_a_command_can_do_without_holds_nothing_up(

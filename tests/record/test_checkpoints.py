@@ -51,6 +51,16 @@ def test_latest_is_the_highest_step(tmp_path: Path) -> None:
     assert Checkpoint(1000, "/data/ckpt-1000") == checkpoints.latest(paths)
 
 
+def test_a_mark_that_others_can_write_to_does_not_count(tmp_path: Path) -> None:
+    """They could give such a file of the user's the name of a mark, and the path of something of theirs."""
+    paths = RunPaths(tmp_path)
+    for step in (10, 20):
+        checkpoints.write_mark(paths, MarkName(step, 1, 0, 1), f"/data/ckpt-{step}", 1, took_s=float(step))
+    Path(paths.checkpoints, checkpoints.encode_name(MarkName(20, 1, 0, 1))).chmod(0o664)
+    assert Checkpoint(10, "/data/ckpt-10") == checkpoints.latest(paths)
+    assert [10.0] == checkpoints.save_times(paths)
+
+
 def test_incomplete_shards_do_not_count(tmp_path: Path) -> None:
     """A sharded checkpoint counts once all ranks of one round have left their mark."""
     paths = RunPaths(tmp_path)

@@ -291,6 +291,7 @@ def test_the_bodies_of_messages(tmp_path: Path) -> None:
         ("", "has no URL in its first line", "https://"),
         ("ftp://example.org/x", "has no URL in its first line", "https://"),
         ("https://user:pw@example.org/x", "has no URL in its first line", "https://"),
+        ("https://example.org:65536/x", "has no URL in its first line", "https://"),
         ("http://example.org/x", "has a URL with http, which anybody on the way can read", "use https"),
         ("https://example.org/x\nno header", "has no header in its line 2", "NAME: VALUE"),
     ],

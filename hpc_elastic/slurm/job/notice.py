@@ -22,6 +22,7 @@ from hpc_elastic.store.plain_file import open_plain, read_given
 EVENTS = tuple(event.value for event in RunEvent)
 _LONGEST = 2000  # characters of a value
 _LARGEST_FILE = 1 << 16
+_LAST_PORT = 65535
 _CARD = "application/vnd.microsoft.card.adaptive"
 _TEAMS = {
     "type": "message",
@@ -162,7 +163,7 @@ def read_webhook(path: str) -> Webhook:
     lines = [line.strip() for line in _secret(path).splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
     url = _URL.fullmatch(lines[0]) if lines else None
-    if url is None:
+    if url is None or int((url[3] or ":0")[1:]) > _LAST_PORT:
         raise _unfit(path, "has no URL in its first line", "write https://... there, and headers below it")
     is_loopback = _LOOPBACK.fullmatch(url[2]) is not None
     if url[1] == "http" and not is_loopback:

@@ -78,6 +78,15 @@ def test_another_directory_without_a_run_is_noticed(run: Path, held: HeldRoot) -
         held.check()
 
 
+def test_another_directory_with_a_pipe_for_its_run_is_noticed(run: Path, held: HeldRoot) -> None:
+    """Its name is not read; that is no file system which does not answer."""
+    run.rename(run.with_name("moved"))
+    run.mkdir(mode=0o700)
+    os.mkfifo(run / "run.json")
+    with pytest.raises(TakenOverError, match=r"run\.json: it is a FIFO, not a plain file"):
+        held.check()
+
+
 def test_a_directory_that_is_numbered_anew_is_the_same(run: Path, held: HeldRoot) -> None:
     """As sshfs does with what it has forgotten; here it is a copy."""
     run.rename(run.with_name("moved"))
