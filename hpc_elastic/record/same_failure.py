@@ -53,7 +53,10 @@ def lone_node(ends: Sequence[RoundEnded]) -> str | None:
     if len(ends) < 2 or len(places) != 1:  # noqa: PLR2004 - once is no pattern
         return None
     (nodes,) = places
-    return nodes[0] if len(nodes) == 1 else None
+    if len(nodes) != 1:
+        return None
+    (node,) = nodes
+    return node
 
 
 def repeated_text(ends: Sequence[RoundEnded], nodes: int | None = None) -> str:

@@ -22,7 +22,19 @@ from hpc_elastic.meet.rules import (
     wait_on,
 )
 from hpc_elastic.record.state import RunState
-from tests.meet.build import NODES, REQUEUED, after, crash, formed, joining, node_id, roster, seen, start
+from tests.meet.build import (
+    NODES,
+    REQUEUED,
+    after,
+    crash,
+    formed,
+    joining,
+    loss,
+    node_id,
+    roster,
+    seen,
+    start,
+)
 
 T0 = 1000.0
 SETTINGS = MeetingSettings(min_nodes=2, max_nodes=3, join_timeout=600, last_call_timeout=30, lease=4)
@@ -171,3 +183,17 @@ def test_usual_sizes_and_times() -> None:
     assert (None, None, 0) == Waited(T0)[1:]
     assert not TooFew(1, (), timed_out=True).ended
     assert joining(after(start()), {}).announces
+
+
+@pytest.mark.parametrize(
+    ("age", "sure", "likely"), [(3.0, True, True), (6.0, True, False), (12.0, False, False)]
+)
+def test_a_node_that_was_lost_before_the_last_round_is_given_up_later_for_sure(
+    age: float, *, sure: bool, likely: bool
+) -> None:
+    """For the verdict that there are too few it has to be silent for longer."""
+    state = after(start(), formed(1), loss(1, "n3"), formed(2, ("n1", "n2")), crash(2))
+    joins = (seen(node, round_number=3, at=T0) for node in ("n1", "n2"))
+    members = roster(*joins, seen("n3", Phase.RUNNING, at=T0 - age))
+    known = Gathering(joining(state, members, settings=SETTINGS), T0)
+    assert (sure, likely) == ("n3" in known.surely_coming, "n3" in known.coming)

@@ -151,3 +151,12 @@ def test_the_size_of_a_round_is_linear() -> None:
     assert per_node < 80
     assert size(1000) < 80_000
     assert len(journal.encode(formed(1), at=1e9, by="n1")) < 400
+
+
+@pytest.mark.parametrize(("version", "said"), [("0.0.9", "0.0.9"), (None, "of no version")])
+def test_an_older_format_is_told_as_one(version: str | None, said: str) -> None:
+    """The installation that wrote it can read it."""
+    data = {"format": 1, "kind": "note", **({"version": version} if version else {})}
+    with pytest.raises(RendezvousStateError) as error:
+        journal.parse(3, json.dumps(data).encode())
+    assert f"record 3 has format 1, which an earlier hpc_elastic ({said}) wrote; this one" in str(error.value)

@@ -398,4 +398,4 @@ def test_a_node_a_partition_and_the_settings() -> None:
     assert {"PartitionName": "b", "Default": "YES", "MaxNodes": "8"} == answers.partition(text, "")
     assert "4" == answers.partition(text, "a")["MaxNodes"]
     assert {} == answers.partition("", "a") == answers.partition("", "")
-    assert {"A": "1 2", "B": "x"} == answers.config("A = 1 2 \nB=x\nA = 3\n no = 4\n")
+    assert {"A": "1 2", "B": "", "C": "5"} == answers.config("A = 1 2 \nB=\nC\t= 5\nA = 3\n no = 4\n")

@@ -163,3 +163,13 @@ def test_a_run_of_which_slurm_tells_nothing_may_live(paths: RunPaths, no_slurm: 
     record(paths, start()._replace(job_id="1000"), formed(1))
     assert "running as job 1000 (3 nodes)" in str(refusal(paths))
     assert "stop it: hpc-elastic stop" in str(refusal(paths))
+
+
+def test_a_run_that_was_submitted_again_after_its_end_takes_no_stranger(
+    paths: RunPaths, slurm_dir: StandIn
+) -> None:
+    """The ending was that of the submission before."""
+    record(paths, start()._replace(job_id="1000"), RunEnded(Decision.STOPPED, 0, "", None))
+    slurm_dir.set_state("1000", "COMPLETED")
+    submitter().resume("run")
+    assert "submitted as job 1001" in str(refusal(paths))

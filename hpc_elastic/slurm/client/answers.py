@@ -426,14 +426,18 @@ def job(text: str, name: str) -> dict[str, str]:
         UnclearAnswerError: a text in it looks like a field, or the job is not among several.
     """
     found = [_job(record) for record in re.split(r"\n(?=JobId=)", text.strip()) if record]
-    if len(found) <= 1:
-        return found[0] if found else {}
+    if not found:
+        return {}
+    if len(found) == 1:
+        (only,) = found
+        return only
     chosen = [
         one for one in found if name in (one["JobId"], f"{one.get('ArrayJobId')}_{one.get('ArrayTaskId')}")
     ]
     if len(chosen) != 1:
         raise UnclearAnswerError(_SHOW_JOB, f"{len(chosen)} of {len(found)} jobs are {name}", _MEND_JOB)
-    return chosen[0]
+    (job_named,) = chosen
+    return job_named
 
 
 def _job(record: str) -> dict[str, str]:
@@ -492,7 +496,7 @@ def partition(text: str, name: str) -> dict[str, str]:
 def config(text: str) -> dict[str, str]:
     """Return the settings in the output of ``scontrol show config``, one a line; of two the first."""
     found: dict[str, str] = {}
-    for name, value in re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", text, re.MULTILINE):
+    for name, value in re.findall(r"^(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", text, re.MULTILINE):
         found.setdefault(name, value)
     return found
 
