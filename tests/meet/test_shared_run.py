@@ -562,3 +562,22 @@ def test_only_the_round_that_runs_can_end_the_run(node: MakeNode, clock: FakeClo
     other, _ = together(node_maker(MemoryStore(), clock), clock)
     other.run.report_lost(1, ("n2",))
     assert None is other.run.report_done(1, "all workers succeeded").ending
+
+
+def test_workers_that_fail_as_others_did_are_told_by_one_more_node(node: MakeNode, clock: FakeClock) -> None:
+    """Not by the same one, of another round or failure, and not before the round has ended."""
+    first, second = together(node, clock)
+    failure = {"message": "boom", "exitcode": 1}
+    assert second.run.report_failed_too(1, failure).ended is None
+    first.run.report_crash(1, failure)
+    for run, number, told in (
+        (first.run, 1, failure),
+        (second.run, 2, failure),
+        (second.run, 1, {"exitcode": 2}),
+    ):
+        ended = run.report_failed_too(number, told).ended
+        assert ended is not None
+        assert ("n1",) == ended.nodes
+    ended = second.run.report_failed_too(1, failure).ended
+    assert ended is not None
+    assert ("n1", "n2") == ended.nodes
