@@ -114,6 +114,16 @@ class SharedFsRendezvous(RendezvousHandler):
         """Where the nodes meet."""
         return self._waiting.place
 
+    def also_while_waiting(self, act: Callable[[], None]) -> None:
+        """Have something done after each nap of this node's waits for the others."""
+        nap = self._waiting.wait
+
+        def nap_and_act(seconds: float) -> None:
+            nap(seconds)
+            act()
+
+        self._waiting = self._waiting._replace(wait=nap_and_act)
+
     # torch's interface
 
     def get_backend(self) -> str:

@@ -140,6 +140,7 @@ def open_agent(
         if options.preload:
             preloader = _preloader(options, context, log)
             stack.callback(preloader.close)
+            rendezvous.also_while_waiting(preloader.stand_by)
             context = context._replace(preloader=preloader)
         agent = _build(options, rendezvous, loop, log, context)
         own_log = AgentLog(SystemClock(), options.node, [agent_log])

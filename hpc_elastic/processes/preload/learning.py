@@ -21,6 +21,7 @@ _MOST_MODULES: Final = 500
 _MOST_BYTES: Final = 1 << 18
 _QUIET_S: Final = 10.0  # workers that import nothing for so long have begun their work
 _LOOK_S: Final = 1.0
+_READ_S: Final = 20.0  # between two looks of a spare at the file of the run
 _MOST_AT_WORK: Final = 3  # so often modules are imported anew while a round works
 _MOST_BLAMED: Final = 8  # of the learned modules; each costs another start of the process
 
@@ -114,6 +115,7 @@ class Learning:
         self._begun: list[int] = []
         self._since = 0.0  # when the newest import began
         self._look_at = 0.0
+        self._read_at = clock.monotonic()
         self._times = 0  # in this round
         self._blamed = 0
         self.is_on = file is not None
@@ -122,8 +124,13 @@ class Learning:
         """Tell whether a module, or one below it, has been learned."""
         return any(is_below(one.name, name) for one in self.lessons.modules)
 
+    def is_due(self) -> bool:
+        """Tell whether lessons of other nodes have not been read for long."""
+        return self._clock.monotonic() >= self._read_at + _READ_S
+
     def read_again(self) -> None:
         """Take over the lessons of other nodes, if this one has learned nothing."""
+        self._read_at = self._clock.monotonic()
         if self._file is not None and self.is_on and not self.lessons.modules:
             self._kept = self._file.read()
             self.lessons = self._known_here(self._kept)

@@ -167,6 +167,12 @@ class Preloader:
         if goes_on:
             self._import_learned()
 
+    def stand_by(self) -> None:
+        """Take note of messages and, from time to time, of lessons, on a node that waits for a round."""
+        self.look()
+        if self._learned.is_due():
+            self.look_for_lessons()
+
     def look_for_lessons(self) -> None:
         """Import the modules of other nodes' workers, if none of this node have run yet."""
         self._learned.read_again()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.clock import SystemClock
+from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.processes.linux import adopt_orphans, adopts_orphans
 from hpc_elastic.processes.preload import notes, rules
 from hpc_elastic.processes.preload.learning import Learning, LessonFile, Lessons
@@ -23,6 +23,7 @@ from hpc_elastic.testing.waiting import wait_until
 from tests.processes.preload.warm import Ended, Place, plain_env
 
 SITE = "/env/lib/python3.11/site-packages"
+CLOCK = SystemClock()
 SHOWS = "import sys\nHAD = set(sys.modules)\n"
 
 
@@ -52,11 +53,11 @@ class Lesson:
         return ProcessSpec((sys.executable, "-u", f"script{rank}.py"), env, out, err, str(self.place.path))
 
     @contextmanager
-    def preloader(self, spec: ProcessSpec, *named: str) -> Iterator[Preloader]:
+    def preloader(self, spec: ProcessSpec, *named: str, clock: Clock = CLOCK) -> Iterator[Preloader]:
         """Give a preloader that has done with what is known."""
         scratch, cwd = str(self.place.path / "scratch"), str(self.place.path)
         wanted = Preloaded(named, spec.argv, self.env, cwd, scratch, LessonFile(str(self.file)))
-        made = Preloader(wanted, SystemClock(), self.place.said.append)
+        made = Preloader(wanted, clock, self.place.said.append)
         had = adopts_orphans()
         adopt_orphans()
         try:
@@ -120,6 +121,22 @@ def test_workers_of_the_next_round_find_what_most_of_this_one_have_imported(less
         lesson.install(third="")
         preloader.begin_round(1)
         assert preloader.fork(specs[0]) is None  # it has changed, and is imported anew
+
+
+def test_a_node_that_stands_by_preloads_the_modules_of_other_nodes_workers(lesson: Lesson) -> None:
+    """A spare imports them while it waits; it looks for them once in 20 seconds."""
+    lesson.install(third="")
+    spec = lesson.worker("print('third' in HAD)\n")
+    clock = FakeClock()
+    with lesson.preloader(spec, clock=clock) as preloader:
+        LessonFile(str(lesson.file)).write(Lessons(modules=(Imported("third", str(lesson.site)),)))
+        preloader.stand_by()
+        assert not preloader.is_importing()
+        clock.advance(21.0)
+        preloader.stand_by()
+        assert preloader.is_importing()
+        wait_until(lambda: not preloader.is_importing(), "it is ready")
+        assert "True\n" == lesson.round_of(preloader, 1, spec)[0].out
 
 
 def test_learned_modules_that_cannot_be_shared_are_left_out_for_the_run(lesson: Lesson) -> None:
