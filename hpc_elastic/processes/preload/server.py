@@ -274,8 +274,16 @@ class _Server:
 
     def _are_free(self, numbers: Collection[int], given: Collection[int]) -> bool:
         """Tell whether a worker has no other use for some descriptors."""
-        used = {int(name) for name in os.listdir("/proc/self/fd")} - {*given, self._link.fileno()}
-        return not used & set(numbers)
+        ours = {*given, self._link.fileno()}  # a worker closes or moves them
+        return not any(_is_open(number) for number in numbers if number not in ours)
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
 
 
 def _fork_twice(link: socket.socket) -> int:
