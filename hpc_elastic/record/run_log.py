@@ -101,12 +101,13 @@ class RunLog:
             return True
         number, at = state.last + 1, self._clock.wall()
         data = journal.encode(entry, at=at, by=self._writer, role=self._role)
+        news = "" if self.is_member else news_name(number)
         if not self._store.append(LOG, number, data):
             return False
         self.appended = number
-        if not self.is_member:
+        if news:
             with suppress(StoreError):  # the record stands; who does not hear of it reads it later
-                self._store.mark(MEMBERS, news_name(number))
+                self._store.mark(MEMBERS, news)
         # a listing may not show the own record yet, but it stands
         self._take(journal.parse_all([(number, data)]))
         return True

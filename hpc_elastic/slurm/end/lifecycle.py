@@ -90,15 +90,16 @@ _OF_STARTS = (EpochStarted, RoundFormed, Requeued)
 def decide(facts: Facts, budgets: RequeueBudgets) -> Choice:
     """Choose the fate of the job or task."""
     state = _now(facts)
-    if choice := _settled(facts, state):
+    asked = drain_cause(state)
+    if choice := _settled(facts, state, asked):
         return choice
-    stands, asked = standing(facts.job, facts.epoch.restart), drain_cause(state)
+    stands = standing(facts.job, facts.epoch.restart)
     if stands is Standing.RUNNING:
         return _running(facts, asked, budgets)
     return _not_running(facts, stands, asked, budgets)
 
 
-def _settled(facts: Facts, state: RunState) -> Choice | None:
+def _settled(facts: Facts, state: RunState, asked: Cause | None) -> Choice | None:
     """Choose where the records, or the user's wish, leave nothing to decide."""
     known = facts.state.epoch
     if known.submission > facts.epoch.submission or (not facts.is_task and known > facts.epoch):
@@ -107,7 +108,7 @@ def _settled(facts: Facts, state: RunState) -> Choice | None:
         return _by_record(state.ending, facts)
     if facts.is_outdated:
         return Leave(ExitCode.FENCED, "this task was started anew elsewhere")
-    if drain_cause(state) in USERS_WISH:
+    if asked in USERS_WISH:
         return _stopped(facts, state)
     return ended_as(ended_by(facts.ended_by, state)) if facts.ended_by else None
 

@@ -60,12 +60,13 @@ def check(root: str, *, allow_local: bool) -> list[str]:
         RunDirError: foreign, not a directory, not writable, not empty, not shared, or holds a run.
     """
     shared = _check_above(root)
+    place = probe.nearest(root)
     if os.path.lexists(root):
         _check_existing(root)
     else:
-        _check_parent(root)
+        _check_parent(root, place)
     warnings = [] if allow_local else _check_shared(root)
-    return [*shared, *warnings, *_check_works(root)]
+    return [*shared, *warnings, *_check_works(root, place)]
 
 
 def _check_above(root: str) -> list[str]:
@@ -148,8 +149,7 @@ def _holds_a_run(root: str) -> RunDirError:
     )
 
 
-def _check_parent(root: str) -> None:
-    parent = probe.nearest(root)
+def _check_parent(root: str, parent: str) -> None:
     if not os.path.isdir(parent):
         raise RunDirError(
             f"the run directory {root} cannot be created: {parent} is a file", where="run_dir", fix=_OTHER_DIR
@@ -180,9 +180,13 @@ def _check_shared(root: str) -> list[str]:
     return []
 
 
-def _check_works(root: str) -> list[str]:
-    """Try out in a few milliseconds the needs of every record of a run: room, and exclusive names."""
-    place = probe.nearest(root)
+def _check_works(root: str, place: str) -> list[str]:
+    """Try out in a few milliseconds the needs of every record of a run: room, and exclusive names.
+
+    Args:
+        root: the run directory.
+        place: it, or the nearest directory above it that is there.
+    """
     found = [
         *findings.space_findings(probe.space_of(place)),
         *findings.trial_findings(probe.quick_probe(place)),
@@ -297,7 +301,7 @@ def create(request: SubmitRequest, *, now_s: float) -> bool:
         "token": request.token,
         "creator": existing_run.creator(),
     }
-    is_new = False
+    is_new, job = False, request.job_json()
     try:
         is_new = _make_private(paths.root)
         data = (json.dumps(identity, indent=1) + "\n").encode()
@@ -307,7 +311,7 @@ def create(request: SubmitRequest, *, now_s: float) -> bool:
             files.replace(paths.identity, data)
         for directory in paths.directories():
             make_directory(directory)
-        files.replace(paths.job, request.job_json())
+        files.replace(paths.job, job)
         files.replace(paths.functions, request.functions.encode())
         write_start(request)
         files.replace(paths.script, request.script.encode("utf-8", "surrogateescape"))
