@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fuzz_lib.samples import ENTRIES, FACTS
 from fuzz_lib.strategies import changed, changed_bytes, fields, with_fields
 from fuzz_lib.target import Target, allowed, expect
+from hpc_elastic.account import log_marks
 from hpc_elastic.account.account import account_of, seconds_of_nodes
 from hpc_elastic.account.facts import WorkFact, encode_fact, parse_facts
 from hpc_elastic.account.spans import History
@@ -21,6 +22,7 @@ from hpc_elastic.meet import member_names
 from hpc_elastic.multiprocessing.errors import failure
 from hpc_elastic.multiprocessing.errors.summary import FailureRecord, failure_summary
 from hpc_elastic.node.hangs import look as hang_look
+from hpc_elastic.node.hangs import slow_rules
 from hpc_elastic.node.setup import hang_times
 from hpc_elastic.record import checkpoints, journal
 from hpc_elastic.record.array_task import epoch_now, start_of
@@ -40,6 +42,10 @@ from hpc_elastic.typed_json import parse, read
 _RECORDS = tuple(journal.encode(entry, at=1700000000.5 + n, by="n1") for n, entry in enumerate(ENTRIES))
 _BEGUN = [journal.parse(number, data) for number, data in enumerate(_RECORDS, start=1)]
 _FACTS = tuple(map(encode_fact, FACTS))
+_LOG_MARKS = tuple(
+    log_marks.encode_mark(log_marks.LogMark(number, 1700000000.5, 1, 0.25, 2, 77, (5, -1, 0, 3)))
+    for number in range(3)
+)
 _ERROR = json.dumps(failure.encode_reply("ValueError: bad", "Traceback ...", 1700000000.25)).encode()
 _FLAT = b'{"message": "text", "timestamp": 1700000000}'
 _NODE = dynamic_state.NodeDesc("n1", 7, 0)
@@ -153,6 +159,23 @@ def _mark(data: bytes) -> None:
     checkpoints.from_env(data.decode("utf-8", "surrogateescape"))
 
 
+def _log_marks(data: bytes) -> None:
+    found = list(log_marks.marks_backwards(data))
+    for mark in found:
+        again = log_marks.parse_mark(log_marks.encode_mark(mark))
+        expect(again is not None and again.sizes == mark.sizes, "a mark of a log is read otherwise")
+        log_marks.time_of(mark, {1: 1700000000.0})
+    expect(log_marks.marked_rounds(data) >= {mark.round for mark in found}, "a round without its mark")
+    log_marks.thinned(data.splitlines(keepends=True))
+
+
+def _paces(names: Sequence[str]) -> None:
+    watch = slow_rules.SlowWatch()
+    found = [pace for name in names if (pace := slow_rules.parse_pace(name)) is not None]
+    for _ in range(5):
+        watch.note(found)
+
+
 def _error_file(data: bytes) -> None:
     reply = failure.parse_reply(data)
     record = {"rank": 0, "node": "n1", "message": reply.message, "traceback": reply.traceback, "exitcode": 1}
@@ -200,6 +223,13 @@ _MARKS = st.lists(
     changed(("000000000012.1.0.2.json", "000000000012.1.1.2.json"), (".", "9" * 30, "-1", "0", ".json", "²")),
     max_size=4,
 )
+_PACES = st.lists(
+    changed(
+        ("n1+2+7+1500000+1+1100000", "n2+2+7+1500000+2", "n3+2+7+9000000+3"),
+        ("+", "0", "9" * 18, "9" * 30, "²"),
+    ),
+    max_size=4,
+)
 TARGETS: tuple[Target, ...] = (
     Target("journal", st.lists(_bytes_of(_RECORDS), max_size=8), _journal, 100),
     Target("member-names", _NAMES, _member_names),
@@ -217,6 +247,8 @@ TARGETS: tuple[Target, ...] = (
     Target("checkpoint-names", _MARKS, _marks),
     Target("checkpoint-mark", _bytes_of([_MARK]), _mark),
     Target("account-lines", st.lists(_bytes_of(_FACTS), max_size=8).map(b"\n".join), _facts),
+    Target("log-marks", st.lists(_bytes_of(_LOG_MARKS), max_size=8).map(b"".join), _log_marks),
+    Target("pace-names", _PACES, _paces),
     Target("error-file", _bytes_of([_ERROR, _FLAT]), _error_file),
     Target("failure", _bytes_of([json.dumps(FailureRecord(1).to_json()).encode()]), _failure),
     Target("hang-look", _bytes_of([_LOOK]), _look),

@@ -199,6 +199,17 @@ def test_a_file_that_cannot_be_written_is_named(
     assert "fix: name a file in a directory that is there" in error
 
 
+@pytest.mark.timeout(30)
+def test_a_pipe_that_nobody_reads_is_not_waited_for(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Somebody else may have made it in a shared directory."""
+    write(paths, *crashed(HOSTILE))
+    os.mkfifo(tmp_path / "run.html")
+    assert 2 == app.run(["report", paths.root, "-o", str(tmp_path / "run.html")])
+    assert "cannot be written: No such device or address" in capfd.readouterr().err
+
+
 def test_a_dash_is_standard_output(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
     """With a format of its own, text by default; no file is made."""
     write(paths, *crashed(NAN))

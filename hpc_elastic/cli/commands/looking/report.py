@@ -47,11 +47,18 @@ def report(run: RunArgument, output: Output = None, format: Format = None) -> in
 
 def _write(output: str, text: str) -> None:
     try:
-        with open(output, "w", encoding="utf-8", errors="replace") as file:
+        with open(output, "w", encoding="utf-8", errors="replace", opener=_opened) as file:
             file.write(text)
     except OSError as error:
         reason = f"{visible(repr(output))} cannot be written: {error.strerror or error}"
         raise InputError(reason, where="--output", fix="name a file in a directory that is there") from error
+
+
+def _opened(path: str, flags: int) -> int:
+    """Open a file as `open` does; a pipe without a reader is an error, for nothing is waited for."""
+    fd = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    os.set_blocking(fd, True)
+    return fd
 
 
 def _format_of(given: str | None, output: str | None) -> str:
