@@ -5,6 +5,7 @@ from __future__ import annotations
 BATCH = "batch"  # writer of the records that the job script makes; in array mode with the task behind it
 LOGIN = "login"  # writer of the records that the commands of the login node make
 CANCELLED_CODE = 130  # as a program that was interrupted
+COPY = "copy-"  # begins the names of copies of a state in the memory of a node
 SHUTDOWN_S = 30  # default from SIGTERM to SIGKILL of workers [s]
 
 
@@ -41,3 +42,16 @@ class Env:
 
 RUNS_FOLDER = "hpc_elastic_runs"  # runs whose directory nobody has named live below it
 LOCAL_JOB = "local-"  # job ids of runs on one machine without Slurm start so
+
+
+def copy_prefix(root: str, node: str) -> str:
+    """Return the beginning of the names of the copies that the workers of a run keep in a node's memory.
+
+    Args:
+        root: the run directory.
+        node: the name of the agent.
+    """
+    from zlib import crc32  # noqa: PLC0415 - only agents and workers need it
+
+    key = crc32(f"{root}\0{node}".encode(errors="surrogateescape"))
+    return f"{COPY}{key:08x}-"

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Final, NoReturn
 
 from hpc_elastic.clock import Clock, SystemClock
+from hpc_elastic.ids import COPY
 from hpc_elastic.processes.linux import (
     all_processes,
     fork,
@@ -72,7 +73,10 @@ class Guard:
         self._send([f"+m {marker}", *(f"+s {session}" for session in sessions)])
 
     def inherit(self, directory: str) -> None:
-        """Name a directory of plain files that is to be removed when this process has been killed."""
+        """Name a directory of plain files that is to be removed when this process has been killed.
+
+        Copies of a state stay in it, for the next agent of the run on this node.
+        """
         self._send([f"+d {directory}"])
 
     def forget(self, sessions: Iterable[int], marker: str) -> None:
@@ -124,7 +128,7 @@ def _run_guard(agent: int, pipe: int, held: int | None) -> NoReturn:
         if not book.is_closed:
             sweep(book.sessions, book.markers, SystemClock())
             for directory in book.directories:
-                remove_directory(directory)
+                remove_directory(directory, but=COPY)
     finally:
         os._exit(0)
 
@@ -202,12 +206,18 @@ def _listen(agent: int, pipe: int, book: Book) -> None:
         pass
 
 
-def remove_directory(directory: str) -> None:
-    """Remove a directory and the files in it, as far as it is there."""
+def remove_directory(directory: str, but: str = "") -> None:
+    """Remove a directory and the files in it, as far as it is there.
+
+    Args:
+        directory: has only plain files.
+        but: files whose names begin so stay, and then the directory does; empty: none stay.
+    """
     with suppress(OSError):
         for name in os.listdir(directory):
-            with suppress(OSError):
-                os.unlink(os.path.join(directory, name))
+            if not but or not name.startswith(but):
+                with suppress(OSError):
+                    os.unlink(os.path.join(directory, name))
         os.rmdir(directory)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, RunDirError
 from hpc_elastic.exit_codes import ExitCode
-from hpc_elastic.ids import Env
+from hpc_elastic.ids import Env, copy_prefix
 from hpc_elastic.meet.membership import claim_node_name
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous
 from hpc_elastic.meet.shared_run import SharedRun
@@ -111,7 +111,7 @@ def open_agent(
         loop = EventLoop(SystemClock())
         stack.callback(loop.close)
         loop.catch((*signals.drain, *signals.warning, *signals.interrupt))
-        scratch = stack.enter_context(scratch_directory())
+        scratch = stack.enter_context(scratch_directory(copies=copy_prefix(options.paths.root, options.node)))
         guard.inherit(scratch)
         is_task = slurm is not None and slurm.task is not None
         root = HeldRoot(options.paths.root)

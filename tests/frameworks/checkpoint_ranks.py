@@ -18,7 +18,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from hpc_elastic.frameworks.torch import Checkpoints, Resharded
+from hpc_elastic.frameworks.torch.copies import MemoryCopies, Slot, found_copies
 from hpc_elastic.frameworks.torch.pace import SavePace
+from hpc_elastic.frameworks.torch.rescue import Rescue
 from hpc_elastic.frameworks.torch.rescued import PRIVATE
 from hpc_elastic.testing.clock import FakeClock
 from hpc_elastic.testing.waiting import wait_until
@@ -211,6 +213,61 @@ def with_loader_workers(directory: str, signs: str) -> list[Any]:
     return [first, second, [saved.step for saved in checkpoints.all()]]
 
 
+def rescue_of(checkpoints: Checkpoints) -> Rescue:
+    """Return this rank's rescue."""
+    memory = checkpoints._memory
+    assert memory is not None
+    assert memory.rescue is not None
+    return memory.rescue
+
+
+def copies_of(checkpoints: Checkpoints) -> MemoryCopies:
+    """Return this rank's copies."""
+    memory = checkpoints._memory
+    assert memory is not None
+    assert memory.copies is not None
+    return memory.copies
+
+
+def copy(steps: int, how: str = "", kind: str = "fsdp") -> dict[str, Any]:
+    """Make some steps with a copy of the state after each but the first two; tell what was loaded and kept.
+
+    Args:
+        steps: to make.
+        how: the last one ends: rank 1 ``dies`` in the middle of its copy; its weights are ``not finite``;
+            there is ``no room``.
+        kind: of the training.
+    """
+    training = Training(kind)
+    state = {**training.state, "rank": dist.get_rank()}
+    checkpoints = Checkpoints(every=None)
+    own = copies_of(checkpoints)
+    own._share = 1e9
+    start = checkpoints.load(state)
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512 if how == "no room" else most, most))
+    loaded = {**training.seen(), "rank": state["rank"]}
+    for step in range(start, start + steps):
+        training.step(step)
+        if step == start + steps - 1:
+            _disturb(training, how)
+        checkpoints.done(step + 1, state)
+    own._background.wait()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    dist.barrier()
+    kept = sorted([one.rank, one.step, one.round] for one in found_copies(own.folder, own.prefix))
+    return {"start": start, "loaded": loaded, "seen": training.seen(), "kept": kept}
+
+
+def _disturb(training: Training, how: str) -> None:
+    """Break what is to break in the last step."""
+    if dist.get_rank() == 1 and how == "dies":
+        setattr(Slot, "view", lambda *_: os.kill(os.getpid(), signal.SIGKILL))  # noqa: B010 - a method
+    elif dist.get_rank() == 1 and how == "not finite":
+        with torch.no_grad():
+            next(training.net.parameters()).to_local().fill_(torch.nan)
+
+
 def rescue(steps: int, how: str = "asked", choices: dict[str, Any] | None = None) -> dict[str, Any]:
     """Make some steps, then keep the state as if another rank had failed; tell what was loaded and kept.
 
@@ -227,8 +284,7 @@ def rescue(steps: int, how: str = "asked", choices: dict[str, Any] | None = None
     for step in range(start, start + steps):
         training.step(step)
         checkpoints.done(step + 1, training.state)
-    own = checkpoints._rescue
-    assert own is not None
+    own = rescue_of(checkpoints)
     if how == "in a step":
         training.optimizer.register_step_pre_hook(lambda *_: own.keep(0.0))
         training.step(start + steps)
@@ -255,8 +311,7 @@ def die_in_a_rescue(steps: int, signs: str) -> list[str]:
     for step in range(checkpoints.load(training.state), steps):
         training.step(step)
         checkpoints.done(step + 1, training.state)
-    own = checkpoints._rescue
-    assert own is not None
+    own = rescue_of(checkpoints)
     dist.barrier()
     if dist.get_rank() == 0:
         save = torch.save

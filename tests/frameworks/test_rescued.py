@@ -9,19 +9,15 @@ from typing import Any
 
 import pytest
 
+from hpc_elastic.frameworks.torch.node_memory import Began, fit, is_suspect, read_began, write_began
 from hpc_elastic.frameworks.torch.rescued import (
-    Began,
     NoRoomError,
     OwnFile,
     Rescued,
     check_room,
-    chosen,
     found_in,
-    is_suspect,
     owns_in,
-    read_began,
     remove_others,
-    write_began,
 )
 from hpc_elastic.record.journal import Cause, Record, RoundEnded
 from tests.real_parts import memory_group
@@ -62,13 +58,13 @@ def test_the_newest_state_of_the_newest_round_counts(
     states: list[Rescued], began: Began | None, file_step: int, expected: Rescued | None
 ) -> None:
     """That of the round before counts if this one has begun from it; a checkpoint if it is as new."""
-    assert expected == chosen(states, began, file_step, is_suspect=False)
+    assert expected == next(iter(fit(states, began, file_step, is_suspect=False)), None)
 
 
 def test_the_same_failure_again_has_the_checkpoint_count() -> None:
     """A state from which no step was made is left; one that is newer is not."""
-    assert chosen([OLD], Began(4, 3, 20), 10, is_suspect=True) is None
-    assert NEW == chosen([OLD, NEW], Began(4, 3, 20), 10, is_suspect=True)
+    assert [] == fit([OLD], Began(4, 3, 20), 10, is_suspect=True)
+    assert [NEW] == fit([OLD, NEW], Began(4, 3, 20), 10, is_suspect=True)
 
 
 @pytest.mark.parametrize(

@@ -95,12 +95,16 @@ def test_sudden_end_fires_even_if_a_child_holds_the_pipe(pipe: tuple[int, int]) 
 
 
 def test_a_directory_is_left_behind_by_nobody(pipe: tuple[int, int], tmp_path: Path) -> None:
-    """What a killed agent kept in memory is removed; a clean end leaves that to the agent."""
+    """What a killed agent kept in memory is removed, but for copies of a state, which its successor needs.
+
+    A clean end leaves that to the agent.
+    """
     reading, writing = pipe
-    killed, ended = tmp_path / "killed", tmp_path / "ended"
-    for place in (killed, ended):
+    killed, ended, copied = tmp_path / "killed", tmp_path / "ended", tmp_path / "copied"
+    for place in (killed, ended, copied):
         place.mkdir()
         (place / "channel").touch()
+    (copied / "copy-1-0-0").touch()
     agent = os.fork()
     if agent == 0:
         try:  # a forked child must never return into pytest
@@ -108,7 +112,8 @@ def test_a_directory_is_left_behind_by_nobody(pipe: tuple[int, int], tmp_path: P
             clean.inherit(str(ended))
             clean.stop()
             guard = Guard.start()
-            guard.inherit(str(killed))
+            for place in (killed, copied):
+                guard.inherit(str(place))
             os.write(writing, str(guard.pid).encode())
             os.kill(os.getpid(), signal.SIGKILL)
         finally:
@@ -116,7 +121,8 @@ def test_a_directory_is_left_behind_by_nobody(pipe: tuple[int, int], tmp_path: P
     os.waitpid(agent, 0)
     wait_readable(reading)
     wait_gone(int(os.read(reading, 100)))
-    assert ["ended"] == [place.name for place in tmp_path.iterdir()]
+    assert {"ended", "copied"} == {place.name for place in tmp_path.iterdir()}
+    assert ["copy-1-0-0"] == [file.name for file in copied.iterdir()]
     assert (ended / "channel").exists()
 
 

@@ -25,6 +25,8 @@ def left_by_a_dead_agent(place: Path) -> Path:
         try:  # a forked child must never return into pytest
             with scratch_directory([str(place)]) as path:
                 Path(path, "rescued-1-5-0-2-1").write_bytes(b"state")
+                for run in ("a", "b"):
+                    Path(path, f"copy-{run}-0-0").write_bytes(b"copy")
                 os._exit(0)
         finally:
             os._exit(1)
@@ -73,7 +75,16 @@ def test_a_link_with_the_name_of_a_directory_is_not_followed(tmp_path: Path) -> 
     left.rename(moved)
     left.symlink_to(moved)
     remove_left(str(tmp_path))
-    assert ["rescued-1-5-0-2-1"] == os.listdir(moved)
+    assert {"rescued-1-5-0-2-1", "copy-a-0-0", "copy-b-0-0"} == set(os.listdir(moved))
+
+
+def test_the_next_agent_of_a_run_takes_over_the_copies_of_a_dead_one(tmp_path: Path) -> None:
+    """Of its own run and node alone; all else goes, and at its end the copies do too."""
+    left = left_by_a_dead_agent(tmp_path)
+    with scratch_directory([str(tmp_path)], copies="copy-a-") as path:
+        assert not left.exists()
+        assert ["copy-a-0-0"] == os.listdir(path)
+    assert [] == os.listdir(tmp_path)
 
 
 def test_the_first_place_that_can_be_written_to_is_taken(tmp_path: Path) -> None:

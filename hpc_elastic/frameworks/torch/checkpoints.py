@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from hpc_elastic import worker
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import HpcElasticError, InputError, StoreError
 from hpc_elastic.frameworks.saving import KEEP, Saves, check_positive
+from hpc_elastic.frameworks.torch.background import Background
+from hpc_elastic.frameworks.torch.node_memory import NodeMemory, RoundStart
 from hpc_elastic.frameworks.torch.pace import SavePace
 from hpc_elastic.frameworks.torch.rank_groups import rank_groups
-from hpc_elastic.frameworks.torch.rescue import new_rescue
-from hpc_elastic.frameworks.torch.rescued import RoundStart, source_for
 from hpc_elastic.frameworks.torch.train_state import WHERE, FileSource, State, Torch, TrainState, load_torch
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
@@ -27,7 +25,6 @@ from hpc_elastic.record.save_interval import Disturbances, SaveTimes, disturbanc
 logger = logging.getLogger(__name__)
 AUTO: Literal["auto"] = "auto"
 _FAILURES = 3  # saves in a row that may fail before the training does
-_END_S = 30.0  # for a save that is under way when the program ends
 
 
 class CompleteCheckpoint(NamedTuple):
@@ -79,6 +76,8 @@ class Checkpoints:
             faults of this run; or the steps between two regular ones; None: only when a stop is requested.
         rescue: when a rank or a node fails, another rank keeps its newest state in its node's memory, from
             which the next start goes on; for states on CPUs of which every rank holds the whole.
+        memory: other states are copied to the node's memory, at an interval that costs a hundredth of the
+            time; the next start goes on from there if it has as many ranks, and the copies of all of them.
 
     Attributes:
         stopped: the loop was left because of a request: the training is not complete.
@@ -95,6 +94,7 @@ class Checkpoints:
         keep: int = KEEP,
         every: int | Literal["auto"] | None = AUTO,
         rescue: bool = True,
+        memory: bool = True,
     ) -> None:
         self._lib = load_torch()
         self._ranks = rank_groups(self._lib, os.environ)
@@ -107,9 +107,10 @@ class Checkpoints:
         self._pace = SavePace(self._clock, self._ranks.told) if every == AUTO else None
         self._times: SaveTimes | None = None  # of the last complete save
         self._copies = _copies(self._lib)
-        self._background = Background()
-        self._wants_rescue = rescue and self._ranks.group is not None and worker.run_dir() is not None
-        self._rescue = new_rescue(self._lib, self._ranks, os.environ) if self._wants_rescue else None
+        self._background = Background("hpc_elastic checkpoint")
+        self._memory: NodeMemory | None = None
+        if (rescue or memory) and self._ranks.group is not None and worker.run_dir() is not None:
+            self._memory = NodeMemory(self._lib, self._ranks, os.environ, rescue=rescue, copies=memory)
         self._owes = False  # a save of a state that was rescued, as soon as it has gone on
         self._every = every
         self._is_idle = directory is None and worker.run_dir() is None
@@ -132,11 +133,11 @@ class Checkpoints:
             if self.done(step + 1, state):
                 return
         self.wait()
-        self._end_rescue()
+        self._end_memory()
 
-    def _end_rescue(self) -> None:
-        if self._rescue is not None:
-            self._rescue.stop()
+    def _end_memory(self) -> None:
+        if self._memory is not None:
+            self._memory.stop()
 
     def done(self, step: int, state: State) -> bool:
         """Tell that `step` steps are done; save if it is time, and return whether to leave the loop now.
@@ -144,15 +145,15 @@ class Checkpoints:
         Raises:
             StoreError: as by `save`; for the checkpoint of a stop also as by `wait`.
         """
-        if self._rescue is not None:
-            self._rescue.reached(step, state)
+        if self._memory is not None:
+            self._memory.reached(step, state)
         worker.tick(step)
         self.stopped = worker.should_stop()
         if self.stopped or self._owes or self.due(step):
             self.save(step, state)
         if self.stopped:
             self.wait()
-            self._end_rescue()
+            self._end_memory()
         return self.stopped
 
     def due(self, step: int) -> bool:
@@ -212,8 +213,8 @@ class Checkpoints:
         if failed is not None:
             raise failed
         self._times = SaveTimes(save.blocked_s, self._clock.monotonic() - save.began)
-        if self._rescue is not None:
-            self._rescue.saved(save.step)
+        if self._memory is not None:
+            self._memory.saved(save.step)
         if self._ranks.rank == 0:
             self._saves.remove_old()
 
@@ -275,7 +276,7 @@ class Checkpoints:
         self.wait()
         found = self._ranks.told(self._to_resume() if self._ranks.rank == 0 else None)
         saved = None if found is None else _saved_at(found)
-        step = self._load_rescued(0 if saved is None else saved.step, state)
+        step = self._load_from_memory(0 if saved is None else saved.step, state)
         if step is None:
             step = 0 if saved is None else saved.step
             if saved is not None:
@@ -287,24 +288,20 @@ class Checkpoints:
             self._pace.resume(step, _times(found), past)
         return step
 
-    def _load_rescued(self, file_step: int, state: State) -> int | None:
-        """Give the objects the state that a rank has kept, if it is the one to begin from; return its step.
+    def _load_from_memory(self, file_step: int, state: State) -> int | None:
+        """Give the objects the newest state in the memory of nodes, if it is newer; return its step.
 
         Raises:
             InputError: as by `load`.
         """
         run_dir = worker.run_dir()
-        if not self._wants_rescue or run_dir is None:
+        if self._memory is None or run_dir is None:
             return None
-        folder = None if self._rescue is None else self._rescue.folder
-        start = RoundStart(self._saves.round, folder, self._saves.directory, file_step, run_dir)
-        found = source_for(self._lib, self._ranks, start)
-        if found is not None:
-            TrainState(self._lib, state).load(found[1])
+        start = RoundStart(self._saves.round, self._saves.directory, file_step, run_dir)
+        step = self._memory.load(start, state)
+        if step is not None:
             self._owes = self._every is not None
-        if self._rescue is not None:
-            self._rescue.began(None if found is None else found[0])
-        return None if found is None else found[0].step
+        return step
 
     def _to_resume(self) -> str | None:
         """Return the path of the checkpoint to resume from, of the round if there is one.
@@ -336,42 +333,6 @@ class Checkpoints:
     def latest(self) -> CompleteCheckpoint | None:
         """Return the newest complete checkpoint, or None."""
         return next(iter(self.all()), None)
-
-
-class Background:
-    """One piece of work at a time, in a thread that ends with the program."""
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-        atexit.register(self._finish)
-
-    def start(self, work: Callable[[], None], after: Callable[[], None]) -> None:
-        """Begin a piece of work; `after` is called at its end, after an error too."""
-
-        def run() -> None:
-            try:
-                work()
-            except BaseException as error:  # noqa: BLE001 - whoever waits gets it
-                self._error = error
-            finally:
-                after()
-
-        self._thread = threading.Thread(target=run, name="hpc_elastic checkpoint", daemon=True)
-        self._thread.start()
-
-    def wait(self) -> BaseException | None:
-        """Wait for the work under way; return the error that no call has returned yet."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        error, self._error = self._error, None
-        return error
-
-    def _finish(self) -> None:
-        """Let the work end before the program does; not for ever, as ranks that are dead do not answer."""
-        if self._thread is not None:
-            self._thread.join(_END_S)
 
 
 def _copies(lib: Torch) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -42,6 +43,16 @@ class RankGroups(NamedTuple):
     def each_told(self, value: Any) -> list[Any]:
         """Return the values of all ranks; all of them call it in the threads that write."""
         return self._gathered(value, self.group_of_saves)
+
+    def greatest(self, values: list[float]) -> list[float]:
+        """Return the greatest value of all ranks, by place; all call it in the thread of the training."""
+        if self.group is None:
+            return values
+        torch = importlib.import_module("torch")
+        found = torch.tensor(values, dtype=torch.float64)
+        self.distributed.all_reduce(found, op=self.distributed.ReduceOp.MAX, group=self.group)
+        greatest: list[float] = found.tolist()
+        return greatest
 
     def _gathered(self, value: Any, group: Any) -> list[Any]:
         if group is None:

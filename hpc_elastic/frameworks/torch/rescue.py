@@ -10,15 +10,14 @@ they are copied after each step. `hpc_elastic.frameworks.torch.rescued` finds th
 from __future__ import annotations
 
 import atexit
-import fcntl
 import logging
 import os
 import pickle
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -31,6 +30,7 @@ from hpc_elastic.frameworks.torch.rescued import (
     Rescued,
     check_room,
     found_in,
+    one_at_a_time,
     remove_others,
     remove_unfinished,
     remove_up_to,
@@ -45,7 +45,6 @@ TORN_S = 4.0  # for a step of an optimizer to end
 _SMALL = 1 << 16  # bytes of a tensor that is copied after each step
 _SMALL_SUM = 1 << 22  # of all of them
 _LOOK_S = 0.01
-_LOCK = "rescue.lock"
 
 
 class UnfitStateError(HpcElasticError):
@@ -282,6 +281,11 @@ class Rescue:
         """Take note that an optimizer begins a step."""
         self._begun += 1
 
+    @property
+    def is_able(self) -> bool:
+        """Whether the state is kept when another rank fails."""
+        return self._is_asked and not self._is_over
+
     def stop(self) -> None:
         """Keep nothing from now on: the loop was left, or the state is of no such kind."""
         self._is_over = True
@@ -330,7 +334,7 @@ class Rescue:
         if not self._is_whole(whole, layout):
             return False
         place = self._place._replace(step=whole.step, is_alike=layout.is_alike)
-        with _one_at_a_time(self.folder):
+        with one_at_a_time(self.folder):
             remove_unfinished(self.folder)
             if any(one.round == place.round and one.step >= place.step for one in found_in(self.folder)):
                 return True  # another rank of this node has it
@@ -381,17 +385,6 @@ def _without_parameters(optimizer: Any) -> list[dict[str, Any]]:
 
 def _size(value: Any) -> int:
     return value.numel() * value.element_size() if hasattr(value, "element_size") else 0
-
-
-@contextmanager
-def _one_at_a_time(folder: str) -> Iterator[None]:
-    """Wait until no other process of this node keeps its state; one that is killed lets the next go on."""
-    descriptor = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 class AgentAsks:

@@ -1,43 +1,29 @@
-"""The states that ranks have kept in their node's memory: their files, and the choice of one for a start.
-
-A state counts only for the round after the one that has kept it: a record beside the checkpoints names the
-newest round, and the state that it has begun from. So a node that has stood by for some rounds brings no
-old state back.
-"""
+"""The states that ranks have kept in their node's memory when another rank had failed: files and room."""
 
 from __future__ import annotations
 
-import json
-import logging
+import fcntl
 import os
 import pickle
 import re
 import shutil
 import struct
 import zlib
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from hpc_elastic.errors import DamagedError, HpcElasticError, InputError
+from hpc_elastic.errors import DamagedError, InputError
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups
 from hpc_elastic.frameworks.torch.train_state import Torch, pickled, unpickled
-from hpc_elastic.paths import RunPaths
 from hpc_elastic.processes.memory import free_memory
-from hpc_elastic.record.journal import Cause, Record, RoundEnded
-from hpc_elastic.record.run_log import read_records
-from hpc_elastic.store import files
-from hpc_elastic.store.plain_file import read_plain
-from hpc_elastic.typed_json import Count, read
 
-logger = logging.getLogger(__name__)
+_LOCK = "rescue.lock"
 PRIVATE = ".part"  # ends the name of a file that is being written
-BEGAN = "began.json"
 _SHARE = 0.5  # of the free memory that a state may take
 _NAME = re.compile(r"rescued-(\d+)-(\d+)-(\d+)-(\d+)-([01])")
 _OWN_NAME = re.compile(r"own-(\d+)-(\d+)-[01]")
 _HEAD = struct.Struct("<QQI")  # step, bytes, their checksum
-_KILLED = -9
 
 
 class NoRoomError(InputError):
@@ -164,92 +150,36 @@ def owns_in(folder: str, state: Rescued) -> dict[int, bytes]:
     return found
 
 
-class Began(NamedTuple):
-    """The state that the workers of a round have begun from.
-
-    Attributes:
-        round: the newest one that has begun.
-        from_round: that has kept the state which it began from; None: it began from a checkpoint.
-        from_step: steps completed in that state.
-    """
-
-    round: Count
-    from_round: Count | None = None
-    from_step: Count | None = None
-
-
-def write_began(folder: str, began: Began) -> None:
-    """Record the state that a round begins from.
-
-    Args:
-        folder: of the checkpoints.
-        began: the fact.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    os.makedirs(folder, exist_ok=True)
-    files.replace(os.path.join(folder, BEGAN), json.dumps(began._asdict()).encode() + b"\n")
-
-
-def read_began(folder: str) -> Began | None:
-    """Return the record of the newest round; None without one."""
-    try:
-        return read(Began, read_plain(os.path.join(folder, BEGAN), alone=True))
-    except (OSError, DamagedError):
-        return None
-
-
-def chosen(
-    states: Iterable[Rescued], began: Began | None, file_step: int, *, is_suspect: bool
-) -> Rescued | None:
-    """Return the state to begin from; None: the newest checkpoint counts.
-
-    Args:
-        states: in the memory of all nodes.
-        began: the record of the newest round.
-        file_step: of the newest checkpoint.
-        is_suspect: the newest round has failed in a way that its state may be the cause of.
-    """
-    if began is None:
-        return None
-    again = (began.from_round, began.from_step)
-    fit = [
-        one
-        for one in states
-        if one.step > file_step
-        and (one.round == began.round or ((one.round, one.step) == again and not is_suspect))
-    ]
-    return max(fit, key=lambda one: (one.step, one.round, -one.rank), default=None)
-
-
-def is_suspect(records: Iterable[Record], round_: int) -> bool:
-    """Tell whether a round has failed in a way that the state it began from may be the cause of.
-
-    A lost node, or a worker that was killed from outside, says nothing of the state.
-    """
-    ends = [one.entry for one in records if isinstance(one.entry, RoundEnded) and one.entry.number == round_]
-    return any(
-        end.cause is Cause.HANG
-        or (end.cause is Cause.CRASH and (end.failure or {}).get("exitcode") != _KILLED)
-        for end in ends
-    )
-
-
-def check_room(folder: str, size: int) -> None:
+def check_room(folder: str, size: int, held: int = 0) -> None:
     """Refuse a state that would take more than half of the memory which is free, or more than the folder has.
+
+    Args:
+        folder: in the node's memory.
+        size: of the state [bytes].
+        held: the part of it that is there already [bytes].
 
     Raises:
         NoRoomError: it would.
         OSError: the folder is gone.
     """
-    free = min(shutil.disk_usage(folder).free, int(_SHARE * free_memory()))
+    free = min(shutil.disk_usage(folder).free + held, int(_SHARE * (free_memory() + held)))
     if size > free:
         raise NoRoomError(
             f"it has {size} bytes, and this node has {free} bytes of memory for it",
             where=folder,
             fix="raise the limit of memory of the job, or of /dev/shm",
         )
+
+
+@contextmanager
+def one_at_a_time(folder: str) -> Iterator[None]:
+    """Wait until no other process of this node keeps a state; one that is killed lets the next go on."""
+    descriptor = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 class MemorySource:
@@ -321,63 +251,6 @@ class MemorySource:
             self._ranks.distributed.broadcast(sent, src=self._holder, group=self._ranks.group)
             with torch.no_grad():
                 loaded[name].copy_(sent)
-
-
-class RoundStart(NamedTuple):
-    """The start of a round, which all ranks make together.
-
-    Attributes:
-        round: of the workers.
-        folder: in this node's memory; None: nothing is kept there.
-        checkpoints: the folder of the checkpoints.
-        file_step: of the newest checkpoint.
-        run_dir: of the run.
-    """
-
-    round: int
-    folder: str | None
-    checkpoints: str
-    file_step: int
-    run_dir: str
-
-
-def source_for(lib: Torch, ranks: RankGroups, start: RoundStart) -> tuple[Rescued, MemorySource] | None:
-    """Choose the state to begin from, record the choice, and open it; None: the newest checkpoint counts."""
-    offers = ranks.all_told([] if start.folder is None else found_in(start.folder))
-    states = {one for offer in offers for one in offer}
-    state = ranks.told(_choice(states, start) if ranks.rank == 0 else None)
-    source = None
-    if state is not None:
-        holder = next(rank for rank, offer in enumerate(offers) if state in offer)
-        try:
-            source = MemorySource(lib, ranks, state, holder, start.folder)
-        except DamagedError as error:
-            logger.warning("%s; the newest checkpoint counts", error)
-    began = Began(start.round) if source is None else Began(start.round, state.round, state.step)
-    is_recorded = ranks.told(_recorded(start.checkpoints, began) if ranks.rank == 0 else False)
-    return (state, source) if source is not None and is_recorded else None
-
-
-def _choice(states: Iterable[Rescued], start: RoundStart) -> Rescued | None:
-    began = read_began(start.checkpoints)
-    try:
-        records = read_records(RunPaths(start.run_dir))
-    except (OSError, HpcElasticError):
-        records = []
-    suspect = began is not None and is_suspect(records, began.round)
-    return chosen(states, began, start.file_step, is_suspect=suspect)
-
-
-def _recorded(folder: str, began: Began) -> bool:
-    try:
-        write_began(folder, began)
-    except OSError as error:
-        logger.warning(
-            "the state that this round begins from cannot be recorded, so the newest checkpoint counts: %s",
-            error,
-        )
-        return False
-    return True
 
 
 def _described(lib: Torch, content: dict[str, Any]) -> dict[str, Any]:

@@ -83,7 +83,11 @@ class Source(Protocol):
         """Return the values of this rank; those of all ranks that have saved, if their number is another."""
 
     def fill(self, loaded: dict[str, Any]) -> None:
-        """Give tensors, by name, their saved content."""
+        """Give tensors, by name, their saved content.
+
+        Raises:
+            InputError: they do not fit; nothing is changed.
+        """
 
 
 class Entry(NamedTuple):
@@ -202,12 +206,12 @@ class TrainState:
             found = {leaf.name: leaf for name, tree in trees.items() for leaf in leaves(tree, name)}
             self._compare(source.name, found, stored)
             own = self._own(source)
+            loaded = {name: leaf.value for name, leaf in found.items()}
+            source.fill(loaded)
         except InputError:
             for optimizer in unused:  # PyTorch has given them a state of zeros, to be loaded into
                 optimizer.state.clear()
             raise
-        loaded = {name: leaf.value for name, leaf in found.items()}
-        source.fill(loaded)
         for name, leaf in found.items():
             leaf.owner[leaf.key] = loaded[name]
         for entry in self._entries:

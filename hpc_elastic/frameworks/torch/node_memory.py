@@ -1,0 +1,435 @@
+"""The states of a run in the memory of its nodes, and the choice of the state to begin from.
+
+A round begins from the newest whole state: one that a rank has kept when another one has failed, the copies
+of all ranks of one step, or the newest checkpoint in files. A state in memory counts only for the round after
+the one that has kept it: a record beside the checkpoints names the newest round, and the state that it has
+begun from. So a node that has stood by for some rounds brings no old state back. The record also has a random
+number, so that a run which was removed and begun anew believes nothing of the old one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+from hpc_elastic.errors import DamagedError, HpcElasticError, InputError
+from hpc_elastic.frameworks.torch.copies import (
+    TOKEN_BYTES,
+    Content,
+    Copied,
+    CopySet,
+    CopyStart,
+    MemoryCopies,
+    Slot,
+    complete_sets,
+    found_copies,
+    part_of,
+)
+from hpc_elastic.frameworks.torch.rank_groups import RankGroups
+from hpc_elastic.frameworks.torch.rescue import Rescue, new_rescue
+from hpc_elastic.frameworks.torch.rescued import MemorySource, Rescued, found_in
+from hpc_elastic.frameworks.torch.train_state import WHERE, State, Torch, TrainState
+from hpc_elastic.ids import Env, copy_prefix
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.journal import Cause, Record, RoundEnded
+from hpc_elastic.record.run_log import read_records
+from hpc_elastic.store import files
+from hpc_elastic.store.plain_file import read_plain
+from hpc_elastic.typed_json import Count, read
+
+logger = logging.getLogger(__name__)
+BEGAN = "began.json"
+_KILLED = -9
+_SENT = 1 << 28  # bytes that are sent at once
+_Kept = TypeVar("_Kept", Rescued, CopySet)
+
+
+class Began(NamedTuple):
+    """The state that the workers of a round have begun from.
+
+    Attributes:
+        round: the newest one that has begun.
+        from_round: that has kept the state which it began from; None: it began from a checkpoint.
+        from_step: steps completed in that state.
+        token: random, the same for all rounds of the run.
+    """
+
+    round: Count
+    from_round: Count | None = None
+    from_step: Count | None = None
+    token: str = ""
+
+
+def write_began(folder: str, began: Began) -> None:
+    """Record the state that a round begins from.
+
+    Args:
+        folder: of the checkpoints.
+        began: the fact.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    os.makedirs(folder, exist_ok=True)
+    files.replace(os.path.join(folder, BEGAN), json.dumps(began._asdict()).encode() + b"\n")
+
+
+def read_began(folder: str) -> Began | None:
+    """Return the record of the newest round; None without one."""
+    try:
+        return read(Began, read_plain(os.path.join(folder, BEGAN), alone=True))
+    except (OSError, DamagedError):
+        return None
+
+
+class NodeStates(NamedTuple):
+    """The states in the memory of one rank's node.
+
+    Attributes:
+        folder: there; no other node has one of this name. Empty: nothing is kept there.
+        rescued: states that ranks have kept when others had failed.
+        copies: of single ranks.
+    """
+
+    folder: str
+    rescued: Sequence[Rescued] = ()
+    copies: Sequence[Copied] = ()
+
+
+class RoundStart(NamedTuple):
+    """The start of a round, which all ranks make together.
+
+    Attributes:
+        round: of the workers.
+        checkpoints: the folder of the checkpoints.
+        file_step: of the newest checkpoint.
+        run_dir: of the run.
+    """
+
+    round: int
+    checkpoints: str
+    file_step: int
+    run_dir: str
+
+
+class _Choice(NamedTuple):
+    """The findings of rank 0.
+
+    Attributes:
+        states: that may be begun from, the best one first.
+        began: the record of the newest round; a new one without one.
+    """
+
+    states: list[Rescued | CopySet]
+    began: Began
+
+
+def fit(states: Iterable[_Kept], began: Began | None, file_step: int, *, is_suspect: bool) -> list[_Kept]:
+    """Return the states that a round may begin from, the best one first; without one the checkpoint counts.
+
+    Args:
+        states: in the memory of all nodes.
+        began: the record of the newest round.
+        file_step: of the newest checkpoint.
+        is_suspect: the newest round has failed in a way that its state may be the cause of.
+    """
+    if began is None:
+        return []
+    again = (began.from_round, began.from_step)
+    found = [
+        one
+        for one in states
+        if one.step > file_step
+        and (one.round == began.round or ((one.round, one.step) == again and not is_suspect))
+    ]
+    return sorted(found, key=_rank_of, reverse=True)
+
+
+def _rank_of(state: Rescued | CopySet) -> tuple[int, int, int]:
+    """Return the sort key of a state: the newest is the best; of two as new, that of the first rank."""
+    return state.step, state.round, -state.rank if isinstance(state, Rescued) else -state.world_size
+
+
+def is_suspect(records: Iterable[Record], round_: int) -> bool:
+    """Tell whether a round has failed in a way that the state it began from may be the cause of.
+
+    A lost node, or a worker that was killed from outside, says nothing of the state.
+    """
+    ends = [one.entry for one in records if isinstance(one.entry, RoundEnded) and one.entry.number == round_]
+    return any(
+        end.cause is Cause.HANG
+        or (end.cause is Cause.CRASH and (end.failure or {}).get("exitcode") != _KILLED)
+        for end in ends
+    )
+
+
+class UnfitCopyError(InputError):
+    """A copy is of a state that is cut into other parts."""
+
+
+class CopySource:
+    """The copies of all ranks of one step; a rank gets its own from another node if it is there.
+
+    All ranks make one, together.
+
+    Args:
+        lib: PyTorch's modules.
+        ranks: the process groups.
+        chosen: the step.
+        offers: by rank, the copies in the memory of its node.
+        folder: in this node's memory.
+
+    Raises:
+        DamagedError: the copy of a rank cannot be read.
+    """
+
+    def __init__(
+        self,
+        lib: Torch,
+        ranks: RankGroups,
+        chosen: CopySet,
+        offers: Sequence[Sequence[Copied]],
+        folder: str,
+    ) -> None:
+        self._lib, self._ranks = lib, ranks
+        self.name = f"the copy of step {chosen.step} that round {chosen.round} has kept in memory"
+        self.kept = ""  # name of this rank's copy, if it is on this node
+        self._slot, problem = self._found(chosen, offers, folder), ""
+        self._content = Content([], {}, b"")
+        try:
+            self._content = self._slot.content()
+        except DamagedError as error:
+            problem = str(error)
+        problems = ranks.all_told(problem)
+        if any(problems):
+            rank = next(rank for rank, one in enumerate(problems) if one)
+            raise DamagedError(f"{self.name} cannot be read on rank {rank}: {problems[rank]}")
+
+    def _found(self, chosen: CopySet, offers: Sequence[Sequence[Copied]], folder: str) -> Slot:
+        """Return this rank's copy, mapped, after all ranks have sent those that others need."""
+        own = Slot(self._lib, "")
+        for rank in range(self._ranks.size):
+            holder, copied = _holder(rank, chosen, offers)
+            slot = Slot(self._lib, os.path.join(folder, copied.name))
+            if self._ranks.rank == holder:
+                with suppress(OSError, ValueError):  # the rank whose copy it is finds it damaged
+                    slot.open()
+            if self._ranks.rank == rank:
+                own = slot
+            if rank != holder:
+                self._move(slot, copied.size, holder, rank)
+            elif self._ranks.rank == rank:
+                self.kept = copied.name
+        return own
+
+    def _move(self, slot: Slot, size: int, holder: int, rank: int) -> None:
+        """Have one rank send a copy to another one, if this rank is one of both."""
+        dist, group = self._ranks.distributed, self._ranks.group
+        if self._ranks.rank == holder:
+            for part in slot.to_send(size).split(_SENT):
+                dist.send(part, dst=rank, group=group)
+        elif self._ranks.rank == rank:
+            for part in slot.to_receive(size).split(_SENT):
+                dist.recv(part, src=holder, group=group)
+
+    def stored(self) -> Mapping[str, Any]:
+        """Return size and dtype of each tensor, and the other values."""
+        torch = self._lib.torch
+        tensors = {
+            piece.name: torch.empty(piece.shape, dtype=piece.dtype, device="meta")
+            for piece in self._content.pieces
+        }
+        return {**tensors, **self._content.values}
+
+    def owns(self) -> bytes | list[bytes]:
+        """Return the values of this rank."""
+        return self._content.own
+
+    def fill(self, loaded: dict[str, Any]) -> None:
+        """Give tensors, by name, the content of the copy.
+
+        Raises:
+            UnfitCopyError: they are cut into other parts on some rank; nothing is changed.
+        """
+        torch = self._lib.torch
+        pieces = {piece.name: piece for piece in self._content.pieces}
+        parts = {name: part_of(one) for name, one in loaded.items() if isinstance(one, torch.Tensor)}
+        others = [name for name, part in parts.items() if tuple(part.shape) != pieces[name].part]
+        found = next(filter(None, self._ranks.all_told(others[:1])), None)
+        if found is not None:
+            raise UnfitCopyError(
+                f"{self.name} is cut into other parts: {found[0]}",
+                where=WHERE,
+                fix="none is needed: the newest checkpoint counts",
+            )
+        with torch.no_grad():
+            for name, part in parts.items():
+                part.copy_(self._slot.view(pieces[name]))
+        loaded.update({name: self._content.values[name] for name in loaded if name not in parts})
+
+
+def _holder(rank: int, chosen: CopySet, offers: Sequence[Sequence[Copied]]) -> tuple[int, Copied]:
+    """Return the rank in whose node's memory a rank's copy is, itself if possible, and the copy."""
+    for other in (rank, *range(len(offers))):
+        for one in offers[other]:
+            if (one.round, one.step, one.world_size, one.rank) == (*chosen, rank):
+                return other, one
+    raise DamagedError(f"rank {rank} has no copy of step {chosen.step}")
+
+
+class NodeMemory:
+    """The states of this rank in its node's memory: kept at a fault, and copied ahead of one.
+
+    Args:
+        lib: PyTorch's modules.
+        ranks: the process groups.
+        environ: of this process.
+        rescue: whether the state is kept when another rank fails.
+        copies: whether it is copied ahead where it cannot be kept then.
+    """
+
+    def __init__(
+        self, lib: Torch, ranks: RankGroups, environ: Mapping[str, str], *, rescue: bool, copies: bool
+    ) -> None:
+        self._lib, self._ranks = lib, ranks
+        self.rescue: Rescue | None = new_rescue(lib, ranks, environ) if rescue else None
+        self.copies: MemoryCopies | None = None
+        self._folder = ""
+        channel, run_dir = environ.get(Env.CHANNEL), environ.get(Env.RUN_DIR)
+        if channel and run_dir:
+            folder = os.path.dirname(channel)
+            prefix = copy_prefix(RunPaths(run_dir).root, environ.get(Env.NODE, ""))
+            self._folder = folder if os.path.isdir(folder) else ""
+            if copies and self._folder:
+                self.copies = MemoryCopies(lib, ranks, folder, prefix)
+
+    def reached(self, step: int, state: State) -> None:
+        """Take note that a step is complete."""
+        if self.rescue is not None:
+            self.rescue.reached(step, state)
+        if self.copies is not None:
+            self.copies.reached(step, state, is_rescued=self.rescue is not None and self.rescue.is_able)
+
+    def saved(self, step: int) -> None:
+        """Take note that a checkpoint is durable."""
+        if self.rescue is not None:
+            self.rescue.saved(step)
+        if self.copies is not None:
+            self.copies.saved(step)
+
+    def stop(self) -> None:
+        """Keep nothing from now on."""
+        if self.rescue is not None:
+            self.rescue.stop()
+        if self.copies is not None:
+            self.copies.stop()
+
+    def load(self, start: RoundStart, state: State) -> int | None:
+        """Give the objects the newest state in memory; return its step. None: the newest checkpoint counts.
+
+        All ranks choose the same one, and the choice is recorded.
+
+        Raises:
+            InputError: it is of another model.
+        """
+        offers: list[NodeStates] = self._ranks.all_told(self._offer())
+        chosen: _Choice = self._ranks.told(_choice(offers, start) if self._ranks.rank == 0 else None)
+        for one in chosen.states:
+            source = self._opened(one, offers)
+            began = chosen.began._replace(from_round=one.round, from_step=one.step)
+            if source is None or not self._is_recorded(start.checkpoints, began):
+                continue
+            try:
+                TrainState(self._lib, state).load(source)
+            except UnfitCopyError as error:
+                logger.warning("%s; the newest checkpoint counts", error)
+                continue
+            self._began(began, one, source, offers)
+            return one.step
+        is_recorded = self._is_recorded(start.checkpoints, chosen.began)
+        began = chosen.began if is_recorded else chosen.began._replace(token="")
+        self._began(began, None, None, offers, start.file_step)
+        return None
+
+    def _offer(self) -> NodeStates:
+        if not self._folder:
+            return NodeStates("")
+        rescued = found_in(self._folder) if self.rescue is not None else []
+        copies = found_copies(self._folder, self.copies.prefix) if self.copies is not None else []
+        return NodeStates(self._folder, rescued, copies)
+
+    def _opened(
+        self, one: Rescued | CopySet, offers: Sequence[NodeStates]
+    ) -> MemorySource | CopySource | None:
+        try:
+            if isinstance(one, Rescued):
+                holder = next(rank for rank, offer in enumerate(offers) if one in offer.rescued)
+                return MemorySource(self._lib, self._ranks, one, holder, self._folder or None)
+            copies = [offer.copies for offer in offers]
+            return CopySource(self._lib, self._ranks, one, copies, self._folder)
+        except DamagedError as error:
+            logger.warning("%s; an older state counts", error)
+            return None
+
+    def _is_recorded(self, folder: str, began: Began) -> bool:
+        is_recorded: bool = self._ranks.told(_recorded(folder, began) if self._ranks.rank == 0 else False)
+        return is_recorded
+
+    def _began(
+        self,
+        began: Began,
+        state: Rescued | CopySet | None,
+        source: MemorySource | CopySource | None,
+        offers: Sequence[NodeStates],
+        step: int = 0,
+    ) -> None:
+        if self.rescue is not None:
+            self.rescue.began(state if isinstance(state, Rescued) else None)
+        if self.copies is not None:
+            on_node = [rank for rank, offer in enumerate(offers) if offer.folder == self._folder]
+            kept = source.kept if isinstance(source, CopySource) else ""
+            begun = step if state is None else state.step
+            self.copies.began(CopyStart(began.token, began.round, begun, on_node, kept))
+
+
+def _choice(offers: Sequence[NodeStates], start: RoundStart) -> _Choice:
+    """Return the states that the round may begin from, and its record so far (rank 0)."""
+    began = read_began(start.checkpoints)
+    if began is not None and began.round > start.round:
+        began = None  # of a run that was removed: rounds are counted up
+    try:
+        records = read_records(RunPaths(start.run_dir))
+    except (OSError, HpcElasticError):
+        records = []
+    suspect = began is not None and is_suspect(records, began.round)
+    token = began.token if began is not None else ""
+    whole, partial = complete_sets((one for offer in offers for one in offer.copies), token)
+    rescued = {one for offer in offers for one in offer.rescued}
+    ours = {one for one in whole if one.world_size == len(offers)}
+    found: list[Rescued | CopySet] = [
+        *fit(rescued, began, start.file_step, is_suspect=suspect),
+        *fit(ours, began, start.file_step, is_suspect=suspect),
+    ]
+    found.sort(key=_rank_of, reverse=True)
+    if not found:
+        for one in fit((whole - ours) | partial, began, start.file_step, is_suspect=suspect)[:1]:
+            why = "some ranks have lost it" if one in partial else f"there are {len(offers)} now"
+            words = "the copy of step %d in memory is of %d ranks, and %s; the newest checkpoint counts"
+            logger.warning(words, one.step, one.world_size, why)
+    return _Choice(found, Began(start.round, token=token or os.urandom(TOKEN_BYTES).hex()))
+
+
+def _recorded(folder: str, began: Began) -> bool:
+    try:
+        write_began(folder, began)
+    except OSError as error:
+        logger.warning(
+            "the state that this round begins from cannot be recorded, so the newest checkpoint counts: %s",
+            error,
+        )
+        return False
+    return True

@@ -1,0 +1,186 @@
+"""Copies of sharded states in the memory of nodes: when they count, and what faults do to them."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_elastic.frameworks.torch.copies import Copied, CopySet, complete_sets, found_copies, steps_between
+from hpc_elastic.frameworks.torch.node_memory import Began, fit
+from hpc_elastic.ids import Env, copy_prefix
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.worker.channel import Channel
+from tests.frameworks.ranks import RankServer
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch"),
+]
+TOKEN = "0123456789abcdef"  # noqa: S105 - no secret
+AT = 4200  # bytes: a place in the tensors of a copy
+
+
+def copied(rank: int, step: int, round_: int = 4, token: str = TOKEN) -> Copied:
+    """Return a copy of one of two ranks."""
+    return Copied(f"copy-{rank}", token, round_, step, rank, 2, 8192)
+
+
+@pytest.mark.parametrize(
+    ("copies", "whole", "partial"),
+    [
+        ([copied(0, 30), copied(0, 20), copied(1, 20)], {20}, {30}),
+        ([copied(0, 30), copied(1, 30, 3)], set(), {30}),
+        ([copied(0, 30), copied(1, 30, token="f" * 16)], set(), {30}),
+        ([copied(0, 30), copied(0, 30)], set(), {30}),
+    ],
+    ids=["ranks with different newest copies", "of another round", "of another run", "twice the same"],
+)
+def test_a_step_counts_if_all_ranks_have_a_copy_of_it(
+    copies: list[Copied], whole: set[int], partial: set[int]
+) -> None:
+    """In one round of this run."""
+    found = complete_sets(copies, TOKEN)
+    assert (whole, partial) == tuple({one.step for one in sets} for sets in found)
+    assert (set(), set()) == complete_sets(copies, "")
+
+
+def test_copies_count_for_the_round_after_theirs() -> None:
+    """And once more if that one has made none, unless it has failed by itself; newer files count."""
+    new, old = CopySet(4, 30, 2), CopySet(2, 50, 2)
+    assert [new] == fit([old, new], Began(4), 10, is_suspect=False)
+    assert [new] == fit([old, new], Began(5, 4, 30), 10, is_suspect=False)
+    assert [] == fit([old, new], Began(5, 4, 30), 10, is_suspect=True)
+    assert [] == fit([old, new], Began(4), 30, is_suspect=False)
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
+    """Groups of ranks."""
+    server = RankServer(tmp_path_factory.mktemp("ranks"))
+    yield server
+    server.close()
+
+
+class Nodes:
+    """The memory of two nodes, and the run of their ranks.
+
+    Args:
+        place: a directory.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self._run = str(place / "run")
+        self._rounds = 0
+        self.memory = [place / "memory-0", place / "memory-1"]
+        for memory in self.memory:
+            memory.mkdir()
+
+    def next_round(self, *nodes: int) -> list[dict[str, str]]:
+        """Return the environment of the ranks of another round, given the node of each."""
+        self._rounds += 1
+        environ = []
+        for rank, node in enumerate(nodes):
+            path = str(self.memory[node] / f"{self._rounds}.{rank}")
+            Channel.create(path).close()
+            run = {Env.RUN_DIR: self._run, Env.ROUND: str(self._rounds), Env.CHECKPOINT: ""}
+            environ.append({**run, Env.CHANNEL: path, Env.NODE: f"n{node}"})
+        return environ
+
+    def copies(self, node: int) -> list[tuple[Copied, Path]]:
+        """Return the copies in the memory of a node, the newest first, and their files."""
+        prefix = copy_prefix(RunPaths(self._run).root, f"n{node}")
+        found = found_copies(str(self.memory[node]), prefix)
+        found.sort(key=lambda one: -one.step)
+        return [(one, self.memory[node] / one.name) for one in found]
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Nodes:
+    """Two nodes."""
+    return Nodes(tmp_path)
+
+
+def run(ranks: RankServer, nodes: Nodes, places: tuple[int, ...], steps: int, *words: Any) -> list[Any]:
+    """Run one round of ranks that copy their state after each step."""
+    return ranks.run(len(places), "copy", steps, *words, environ=nodes.next_round(*places))
+
+
+def test_a_start_goes_on_from_the_newest_copies(ranks: RankServer, nodes: Nodes) -> None:
+    """Also where ranks are on other nodes than before; each gets its own values back."""
+    first = run(ranks, nodes, (0, 1), 4)
+    assert [[[0, 3, 1], [0, 4, 1]], [[1, 3, 1], [1, 4, 1]]] == [value["kept"] for value in first]
+    for path in (path for node in (0, 1) for _, path in nodes.copies(node)):
+        assert 0o600 == path.stat().st_mode & 0o777
+    moved = run(ranks, nodes, (1, 0), 0)
+    assert [4, 4] == [value["start"] for value in moved]
+    assert [{**first[0]["seen"], "rank": rank} for rank in (0, 1)] == [value["loaded"] for value in moved]
+    again = run(ranks, nodes, (1, 0), 3)
+    assert [4, 4] == [value["start"] for value in again], "no step was made from them"
+    assert [[0, 7, 3], [1, 3, 1], [1, 4, 1]] == again[0]["kept"]
+
+
+def test_copies_of_another_number_of_ranks_or_of_an_older_round_do_not_count(
+    ranks: RankServer, nodes: Nodes
+) -> None:
+    """The checkpoint counts, here none, and a line says why; a node that comes back is not believed."""
+    run(ranks, nodes, (0, 1), 3)
+    result = ranks.start(1, "copy", 0, environ=nodes.next_round(0)).results()[0]
+    assert 0 == result.value["start"]
+    assert "the copy of step 3 in memory is of 2 ranks, and" in result.printed
+    assert [0, 0] == [value["start"] for value in run(ranks, nodes, (0, 1), 0)]
+
+
+def test_a_rank_that_is_killed_in_the_middle_of_a_copy_costs_that_copy_alone(
+    ranks: RankServer, nodes: Nodes
+) -> None:
+    """The other rank has a newer one, which counts no more than the torn one."""
+    group = ranks.start(2, "copy", 5, "dies", environ=nodes.next_round(0, 1))
+    assert -signal.SIGKILL == group.results()[1].code
+    assert [5, 4] == [one.step for one, _ in nodes.copies(0)]
+    assert [4] == [one.step for one, _ in nodes.copies(1)]
+    assert [4, 4] == [value["start"] for value in run(ranks, nodes, (0, 1), 0)]
+
+
+def test_damaged_copies_give_way_to_older_ones(ranks: RankServer, nodes: Nodes) -> None:
+    """One that is not finite is none, and one byte that differs is found; wiped memory is no obstacle."""
+    first = run(ranks, nodes, (0, 1), 5, "not finite")
+    assert [[0, 4], [0, 5]] == [one[:2] for one in first[0]["kept"]]
+    assert [[1, 4]] == [one[:2] for one in first[1]["kept"]]
+    assert [4, 4] == [value["start"] for value in run(ranks, nodes, (0, 1), 3)]
+    (newest, path), *_ = nodes.copies(1)
+    assert 7 == newest.step
+    data = bytearray(path.read_bytes())
+    data[AT] ^= 1
+    path.write_bytes(data)
+    result = ranks.start(2, "copy", 0, environ=nodes.next_round(0, 1)).results()[0]
+    assert 4 == result.value["start"]
+    assert "cannot be read on rank 1: its checksum does not fit" in result.printed
+    for _, path in nodes.copies(0):
+        path.unlink()
+    assert [0, 0] == [value["start"] for value in run(ranks, nodes, (0, 1), 0)]
+
+
+def test_without_room_there_are_no_copies(ranks: RankServer, nodes: Nodes) -> None:
+    """The training goes on, and a line says so; no file is left."""
+    results = ranks.start(2, "copy", 4, "no room", environ=nodes.next_round(0, 1)).results()
+    assert [[], []] == [result.value["kept"] for result in results]
+    assert "no copies of the state are kept in this node's memory: [Errno 27]" in results[0].printed
+    assert not [path for memory in nodes.memory for path in memory.glob("copy-*")]
+
+
+def test_a_state_that_ranks_keep_at_a_fault_is_not_copied(ranks: RankServer, nodes: Nodes) -> None:
+    """Every rank holds the whole of it."""
+    assert [[], []] == [value["kept"] for value in run(ranks, nodes, (0, 1), 4, "", "ddp")]
+
+
+def test_copies_cost_a_hundredth_of_the_time() -> None:
+    """At least one step is between them."""
+    assert 200 == steps_between(cost_s=0.1, step_s=0.05)
+    assert 1 == steps_between(cost_s=0.1, step_s=60.0)
