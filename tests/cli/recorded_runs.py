@@ -40,12 +40,18 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     job = FakeJob(tmp_path / "slurm")
     job.set(JobState="PENDING", Reason="BeginTime")
     monkeypatch.setenv("PATH", str(job.bin))
-    paths = RunPaths(str(tmp_path / "toy-1"))
+    return run_in(tmp_path, "toy-1", "toy", "7")
+
+
+def run_in(folder: Path, run_id: str, name: str, job: str) -> RunPaths:
+    """Make a submitted run without records."""
+    paths = RunPaths(str(folder / run_id))
     for directory in paths.directories():
         os.makedirs(directory)
-    Path(paths.identity).write_text(json.dumps({"format": 1, "run_id": "toy-1", "name": "toy", "user": "me"}))
-    Path(paths.job).write_text(json.dumps({"format": 1, "spec": {"name": "toy"}}))
-    submissions.record(paths, Submission(0, "token", "7"))
+    identity = {"format": 1, "run_id": run_id, "name": name, "user": "me"}
+    Path(paths.identity).write_text(json.dumps(identity))
+    Path(paths.job).write_text(json.dumps({"format": 1, "spec": {"name": name}}))
+    submissions.record(paths, Submission(0, "token", job))
     return paths
 
 

@@ -197,8 +197,7 @@ def test_a_setup_line_that_fails_twice_alike_holds_the_job(paths: RunPaths, job:
     job.set(Restarts="1")
     done = command(paths, job, *flags, SLURM_RESTART_COUNT="1")
     assert (
-        f"the run is held: {said}; as in an earlier start; mend what it needs and release the job"
-        in done.stderr
+        f"the run is held: {said}; as in an earlier start; mend the cause and release the job" in done.stderr
     )
     assert "scontrol requeuehold 7" == job.calls[-1]
 

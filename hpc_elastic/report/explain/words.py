@@ -133,7 +133,7 @@ def progress_facts(account: Account, best_s: float | None, age_s: float | None) 
         costs = costs_text(account, _MOST_IN_STATUS)
         facts.append(("goodput", goodput_text(account) + (f"; cost most: {costs}" if costs else "")))
     if used := use_text(account.use):
-        facts.append(("used", used))
+        facts.append(("resources", used))
     pace = pace_of(account.series)
     if pace is not None:
         rate = f"{rate_text(pace.per_s)} over {span_text(pace.seconds)}"
