@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.meet import rules
-from hpc_elastic.meet.member_names import Phase, Roster
+from hpc_elastic.meet.member_names import Phase, Roster, Seen
 from hpc_elastic.meet.rules import (
     READ_S,
     Announce,
@@ -197,3 +197,44 @@ def test_a_node_that_was_lost_before_the_last_round_is_given_up_later_for_sure(
     members = roster(*joins, seen("n3", Phase.RUNNING, at=T0 - age))
     known = Gathering(joining(state, members, settings=SETTINGS), T0)
     assert (sure, likely) == ("n3" in known.surely_coming, "n3" in known.coming)
+
+
+def ended(*members: Seen, me: str = "n1") -> Gathering:
+    """Return the conclusions between two rounds of three nodes."""
+    state = after(start(), formed(1), crash(1))
+    return Gathering(joining(state, roster(*members), me=me, settings=SETTINGS), T0)
+
+
+def back(node: str, age: float = 0.0) -> Seen:
+    """Return a node that waits for the second round."""
+    return seen(node, round_number=2, at=T0 - age)
+
+
+@pytest.mark.parametrize(
+    ("members", "coming"),
+    [
+        ((back("n1"), back("n2")), {"n3"}),
+        ((back("n1"), back("n2"), seen("n3", Phase.STOPPED, at=T0)), {"n3"}),
+        ((back("n1"), back("n2"), seen("n3", Phase.SUCCEEDED, at=T0)), {"n3"}),
+        ((back("n1"), back("n2"), seen("n3", Phase.LEFT, at=T0)), set()),
+        ((back("n1"), back("n2"), seen("n3", Phase.STOPPED, at=T0 - 6)), set()),
+        ((back("n1", 6.0), back("n3"), seen("n2", Phase.STOPPED, at=T0 - 6)), set()),
+    ],
+)
+def test_members_of_the_last_round_come_back(members: tuple[Seen, ...], coming: set[str]) -> None:
+    """Also those that were not seen yet; not after a goodbye, nor who is silent, by the others alone."""
+    assert coming == ended(*members).coming
+
+
+def test_a_member_that_is_in_another_phase_is_not_ready() -> None:
+    """Whatever its round is."""
+    view = joining(after(start()), {**here("n1"), **roster(seen("n2", Phase.STOPPED, at=T0))})
+    assert [node_id("n1")] == Gathering(view, T0).ready
+
+
+def test_before_all_are_in_only_the_first_node_forms_the_round() -> None:
+    """The last call is of its own time; another one waits until it knows since when all are in."""
+    view = joining(after(start()), here("n1", "n2", at=T0 + 10), settings=SETTINGS)
+    assert wait_on(view, Waited(T0, quorum_since=T0), T0 + 10).complete_since is None
+    over = view._replace(me=node_id("n2"))
+    assert Wait(2, ("n3",)) == join(over, Waited(T0 - 100, quorum_since=T0 - 90), T0 + 10)

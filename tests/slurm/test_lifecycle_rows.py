@@ -290,3 +290,22 @@ def test_records_that_belong_to_no_start_do_not_matter_for_starts_in_vain() -> N
         NodeUnfit(EPOCH._replace(restart=9), "n", ""),
     )
     assert 1 == starts_in_vain(records_of(*entries), EPOCH)
+
+
+@pytest.mark.parametrize(
+    ("entries", "relaunch", "kind", "words"),
+    [
+        ((), 1, Requeue, "; no agent could be started: requeue"),
+        ((STARTED,), 1, Requeue, "; no agent could be started again: requeue"),
+        ((STARTED,), 0, Relaunch, "nor drained; start the agents again"),
+        ((), 0, Relaunch, "nor drained; start the agents again"),
+    ],
+)
+def test_agents_that_could_not_be_started_again_are_told(
+    entries: tuple[Entry, ...], relaunch: int, kind: type, words: str
+) -> None:
+    """Then the nodes of the job are of no use."""
+    known = facts(*entries, epoch=EPOCH._replace(relaunch=relaunch), srun_exit_code=137)
+    choice = decide(known, BUDGETS)
+    assert isinstance(choice, kind)
+    assert words in choice.why
