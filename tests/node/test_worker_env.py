@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.ids import Env
-from hpc_elastic.node.workers.worker_env import RunEnv, place_of, substitute, substitute_texts, worker_env
+from hpc_elastic.node.workers.worker_env import (
+    RankPlace,
+    RunEnv,
+    place_of,
+    substitute,
+    substitute_texts,
+    tracker_env,
+    worker_env,
+)
 from hpc_elastic.record.journal import MarkedCheckpoint, Member, RoundFormed
 from tests.meet.build import E0, member, node_id
 
@@ -112,3 +120,17 @@ def test_the_workers_of_a_role_are_those_of_its_nodes() -> None:
     members = (member("n1", 2, "trainer"), member("n2", 7, "reader"), member("n3", 1, "trainer"))
     places = [place_of(members, one.node_id) for one in members]
     assert [(0, 3), (0, 7), (2, 3)] == [(place.role_base, place.role_world_size) for place in places]
+
+
+def test_a_worker_has_its_ranks_after_those_before_it() -> None:
+    """In the world, and among those of its role."""
+    assert [(3, 0), (4, 1), (5, 2)] == [RankPlace(1, 3, 6, 0, 3).worker(rank) for rank in range(3)]
+    env = env_of("n2", 2)
+    assert ("4", "2") == (env["RANK"], env["ROLE_RANK"])
+
+
+def test_ids_of_trackers_have_the_length_that_they_may_have() -> None:
+    """Comet takes 32 characters or more, Neptune at most 36."""
+    names = tracker_env("digits", "/scratch/a")
+    assert (32, 32) == (len(names["COMET_EXPERIMENT_KEY"]), len(names["NEPTUNE_CUSTOM_RUN_ID"]))
+    assert len("digits-") + 8 == len(names["WANDB_RUN_ID"])
