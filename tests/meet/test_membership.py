@@ -6,7 +6,7 @@ import pytest
 
 from hpc_elastic.errors import RendezvousStateError
 from hpc_elastic.meet.liveness import is_alive
-from hpc_elastic.meet.member_names import Phase, Suspicion
+from hpc_elastic.meet.member_names import Phase, Suspicion, parse_name
 from hpc_elastic.meet.membership import NODES, Membership, NodeFacts
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.record.journal import MEMBERS, Epoch, news_name
@@ -240,3 +240,74 @@ def test_a_damaged_offer_is_named(mine: Membership, theirs: Membership, memory_s
     memory_store.put(NODES, name, b"[1")
     with pytest.raises(RendezvousStateError, match=r"^nodes/.*n2.*the offer of a node, is damaged"):
         mine.read_offer(node_id("n2"), 1)
+
+
+def test_changes_are_more_than_heartbeats(mine: Membership, theirs: Membership, clock: FakeClock) -> None:
+    """A new member, a new phase, and a time in which this node could not see."""
+    mine.set_phase(Phase.JOINING, 1)
+    mine.look()
+    seen = mine.changes
+    theirs.set_phase(Phase.JOINING, 1)
+    mine.look()
+    assert mine.changes > seen
+    seen = mine.changes
+    clock.advance(1.0)
+    theirs.beat_if_due()
+    mine.beat_if_due()
+    mine.look()
+    assert seen == mine.changes
+    theirs.set_phase(Phase.STOPPED, 1)
+    mine.look()
+    assert mine.changes > seen
+    seen = mine.changes
+    mine.forgive()
+    assert mine.changes > seen
+
+
+def test_nothing_is_known_before_the_first_look(mine: Membership) -> None:
+    """No record, no member and no blindness; a beat without a name is none."""
+    assert (0, 0, {}, frozenset()) == (mine.newest_record, mine.known, mine.roster, mine.suspicions)
+    mine.tell_news()
+    mine.beat_if_due()
+    assert {} == mine.look()
+    assert 0 == mine.newest_record
+
+
+def test_only_running_workers_have_steps(memory_store: MemoryStore, mine: Membership) -> None:
+    """They stand in the name."""
+    mine.tell_steps = lambda: "5-0"
+    for phase, steps in ((Phase.JOINING, ""), (Phase.RUNNING, "5-0"), (Phase.STOPPED, "")):
+        mine.set_phase(phase, 1)
+        (text,) = memory_store.list(MEMBERS)
+        assert steps == (parse_name(text) or pytest.fail(text)).steps
+
+
+def test_who_has_said_goodbye_says_nothing_more(memory_store: MemoryStore, mine: Membership) -> None:
+    """A final phase stays, and news are told by those that are there."""
+    mine.set_phase(Phase.SUCCEEDED, 1)
+    (text,) = memory_store.list(MEMBERS)
+    mine.leave(1)
+    assert [text] == memory_store.list(MEMBERS)
+    mine.tell_news()
+    assert [text] != memory_store.list(MEMBERS)
+    mine.set_phase(Phase.LEFT, 1)
+    (text,) = memory_store.list(MEMBERS)
+    mine.tell_news()
+    assert [text] == memory_store.list(MEMBERS)
+
+
+def test_a_suspicion_of_a_member_that_has_not_beaten_since_stays(
+    memory_store: MemoryStore, mine: Membership, theirs: Membership
+) -> None:
+    """The one that it has refuted goes."""
+    theirs.set_phase(Phase.RUNNING, 1)
+    mine.set_phase(Phase.RUNNING, 1)
+    mark = Suspicion(theirs.node_id, E0, 0, mine.node_id)
+    mine.suspect(mark)
+    mine.look()
+    mine.object_to_refuted()
+    assert mark.text() in memory_store.list(MEMBERS)
+    theirs.set_phase(Phase.RUNNING, 1)
+    mine.look()
+    mine.object_to_refuted()
+    assert mark.text() not in memory_store.list(MEMBERS)
