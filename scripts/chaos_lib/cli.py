@@ -18,6 +18,7 @@ from chaos_lib.summary import table, to_json, total
 from tests.real_slurm.cluster import REPOSITORY, Cluster
 
 PAGE = REPOSITORY / "docs" / "faults.md"
+EXPEDITES = "enable_expedited_requeue"
 LAST_START_S = 45.0  # a run needs about that long even without a fault
 DESCRIPTION = """\
 Train on a real Slurm (scripts/devcluster) for a given time, as an unprivileged user, while workers,
@@ -66,7 +67,7 @@ def _where(argv: list[str]) -> str:
 def _on_a_cluster(options: argparse.Namespace, seed: int, root: Path) -> list[Verdict]:
     disk = Disk.make(root / "disk.img", root / "disk")  # before the nodes, which see what is mounted then
     try:
-        with cluster_in(root, options.tracker) as cluster:
+        with cluster_in(root, options.tracker, EXPEDITES if options.expedite else "") as cluster:
             try:
                 return _runs(options, seed, cluster, disk)
             finally:
@@ -111,6 +112,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--mode", choices=["step", "array"], default="step", help="how runs are deployed")
     parser.add_argument("--tracker", choices=TRACKERS, default="linuxproc")
     parser.add_argument("--slurm", metavar="VERSION", help=SLURM_HELP)
+    parser.add_argument(
+        "--expedite", action="store_true", help="the site allows expedited requeues (Slurm 25.11 or later)"
+    )
     parser.add_argument("--example", choices=["plain", "digits_ddp"], default="plain")
     parser.add_argument("--only", type=_kinds, metavar="FAULT,...", help=f"of {', '.join(FAULTS)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")

@@ -50,9 +50,10 @@ def directory(script: str) -> Iterator[Path]:
 
 
 @contextmanager
-def cluster_in(root: Path, tracker: str) -> Iterator[Cluster]:
-    """Start a cluster below a directory, and end it."""
-    cluster = Cluster.start(root / "cluster", nodes=NODES, tracker=tracker)
+def cluster_in(root: Path, tracker: str, parameters: str = "") -> Iterator[Cluster]:
+    """Start a cluster below a directory, and end it; `parameters` are its SlurmctldParameters."""
+    options = ("--extra", f"SlurmctldParameters={parameters}") if parameters else ()
+    cluster = Cluster.start(root / "cluster", nodes=NODES, tracker=tracker, options=options)
     try:
         yield cluster
     finally:
