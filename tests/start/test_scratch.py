@@ -87,6 +87,15 @@ def test_the_next_agent_of_a_run_takes_over_the_copies_of_a_dead_one(tmp_path: P
     assert [] == os.listdir(tmp_path)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_directory_of_another_user_with_such_a_name_stays(tmp_path: Path) -> None:
+    """The number of a user in a name proves nothing: in a place where all can write anybody may make it."""
+    left = left_by_a_dead_agent(tmp_path)
+    os.chown(left, 65534, 65534)
+    remove_left(str(tmp_path))
+    assert ["rescued-1-5-0-2-1"] == os.listdir(left)
+
+
 def test_the_first_place_that_can_be_written_to_is_taken(tmp_path: Path) -> None:
     """Without one the error names the way out."""
     with scratch_directory([str(tmp_path / "none"), str(tmp_path)]) as path:
