@@ -11,6 +11,11 @@ _ACTS = re.compile(f"[{_UNSEEN}]")
 _ACTS_IN_LINES = re.compile(f"(?![\n\t])[{_UNSEEN}]")
 _COLOUR = r"\x1b\[[0-9;:]*m"
 _ACTS_IN_LOGS = re.compile(rf"({_COLOUR})|(?![\n\r\t])[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_NO_REASON = re.compile(  # advice below an error of CUDA, and what this package says as a program ends
+    r"(Search for `cuda|CUDA kernel errors might |For debugging consider passing CUDA|"
+    r"Compile with `TORCH_USE_CUDA_DSA`|Device-side assertion tracking was not |hpc_elastic[\w.]*: |$)"
+)
+_RANK = re.compile(r"\[rank\d+\]: ?")  # before each line of a traceback by PyTorch
 _NAMES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _UNBROKEN = "\N{NO-BREAK SPACE}%"
 WIDTH = 80  # columns of a terminal
@@ -26,6 +31,12 @@ def count_text(number: int, noun: str) -> str:
 def are_text(number: int, noun: str) -> str:
     """Return ``1 node is``, ``2 nodes are``."""
     return f"{count_text(number, noun)} {'is' if number == 1 else 'are'}"
+
+
+def last_words(output: str) -> str:
+    """Return the last line of a program's output that may say why it has ended; empty if there is none."""
+    lines = (_RANK.sub("", line.strip(), count=1) for line in reversed(output.splitlines()))
+    return next((line for line in lines if not _NO_REASON.match(line)), "")
 
 
 def wrapped(text: str, first: str, others: str, width: int = WIDTH) -> list[str]:

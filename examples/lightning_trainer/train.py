@@ -83,7 +83,8 @@ def main() -> None:
         enable_progress_bar=False,
         logger=False,
     )
-    print(f"{type(trainer.strategy.cluster_environment).__name__}: start at {latest()}", flush=True)
+    found = getattr(trainer.strategy, "cluster_environment", None)  # a strategy of one device has none
+    print(f"{type(found).__name__}: start at {latest()}", flush=True)
     trainer.fit(model, loader, ckpt_path=latest())  # 2. goes on where it stopped
     if trainer.is_global_zero and not elastic.stopped:
         weights = b"".join(tensor.cpu().numpy().tobytes() for tensor in model.state_dict().values())

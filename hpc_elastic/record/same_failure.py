@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from hpc_elastic.text import last_words
+
 if TYPE_CHECKING:
     from hpc_elastic.record.journal import RoundEnded
 
@@ -34,8 +36,7 @@ def _head(failure: dict[str, Any]) -> str:
     message = str(failure.get("message") or "").strip()
     if message:
         return message.splitlines()[0][:_HEAD]
-    wrote = str(failure.get("stderr_tail") or "").strip().splitlines()
-    return wrote[-1][:_HEAD] if wrote else ""
+    return last_words(str(failure.get("stderr_tail") or ""))[:_HEAD]
 
 
 def is_early(ended: RoundEnded) -> bool:

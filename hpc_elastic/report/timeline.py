@@ -50,11 +50,10 @@ from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.state import NO_EPOCH, RunState, apply
 from hpc_elastic.record.why_left import EarlyNotice, asked_text, requeued_for, who_asked
 from hpc_elastic.report.causes_text import code_text, is_for_unfit, unfit_text, unsaved_text
-from hpc_elastic.text import count_text
+from hpc_elastic.text import count_text, last_words
 
 _MOST_NAMES = 8
 _MOST_WORDS = 120  # of an error, in one line
-_OUR_HINT = "hpc_elastic.worker: "  # on stderr, and no reason to end
 _ONE_DECIMAL, _MINUTE, _HOUR, _DAY = 9.95, 60, 3600, 86400  # [s]
 _CENTURY = 36525 * _DAY
 CAUSES = {
@@ -459,9 +458,8 @@ def failure_text(failure: Mapping[str, Any]) -> str:
     is_hang = code == ExitCode.HUNG and bool(failure.get("message"))
     how = "hangs" if is_hang else f"exit code {code_text(code) if isinstance(code, int) else code}"
     where = f" on {failure['node']}" if failure.get("node") else ""
-    words = failure.get("message") or ("" if by_signal else failure.get("stderr_tail")) or ""
-    lines = [line for line in str(words).strip().splitlines() if not line.startswith(_OUR_HINT)] or [""]
-    first = lines[0] if failure.get("message") else lines[-1]
+    message = str(failure.get("message") or "").strip().split("\n", 1)[0]
+    first = message or ("" if by_signal else last_words(str(failure.get("stderr_tail") or "")))
     return f"rank {failure.get('rank', '?')}{where}: {how}" + (f": {_cut(first)}" if first else "")
 
 

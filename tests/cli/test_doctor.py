@@ -13,7 +13,12 @@ import pytest
 
 from hpc_elastic import __version__
 from hpc_elastic.cli.commands.site.doctor import DoctorGroup, _directory, group_of
-from hpc_elastic.cli.commands.site.doctor_checks import gain_findings, package_finding, slurm_findings
+from hpc_elastic.cli.commands.site.doctor_checks import (
+    gain_findings,
+    gpu_findings,
+    package_finding,
+    slurm_findings,
+)
 from hpc_elastic.cli.main import main
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.slurm.client.commands import Slurm
@@ -256,6 +261,32 @@ def test_packages_that_are_missing_or_too_old_are_a_problem() -> None:
     found = package_finding(wanted())
     assert Level.PROBLEM is found.level
     assert f"{sys.executable} -m pip install 'psutil>=999.0' 'no-such-package>=1.2'" == found.fix
+
+
+@pytest.mark.parametrize(
+    ("body", "level", "words"),
+    [
+        (
+            'printf "H100, 580.1\\nH100, 580.1\\nL4, 580.1\\n"',
+            Level.OK,
+            "2 x H100, driver 580.1; 1 x L4, driver 580.1",
+        ),
+        ("echo no driver >&2; exit 9", Level.WARNING, "failed with exit code 9: no driver"),
+    ],
+)
+def test_gpus_are_named_in_the_words_of_their_driver(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch, body: str, level: Level, words: str
+) -> None:
+    """Without its program there is no line."""
+    monkeypatch.setenv("PATH", "/no/such/place")
+    assert not gpu_findings()
+    program = programs.folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{body}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs.folder))
+    (found,) = gpu_findings()
+    assert level is found.level
+    assert words in found.value
 
 
 # Several nodes

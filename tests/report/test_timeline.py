@@ -218,6 +218,21 @@ def test_a_hint_of_ours_on_stderr_is_no_reason_of_a_failure() -> None:
     assert "rank 1: exit code 3" == failure_text({"rank": 1, "exitcode": 3, "stderr_tail": hint})
 
 
+def test_advice_below_an_error_of_cuda_is_no_reason_of_a_failure() -> None:
+    """Nor is the state that a program keeps as it ends."""
+    tail = """
+[rank1]: torch.AcceleratorError: CUDA error: device-side assert triggered
+[rank1]: Search for `cudaErrorAssert' in https://docs.nvidia.com/cuda for more information.
+[rank1]: CUDA kernel errors might be asynchronously reported at some other API call.
+[rank1]: For debugging consider passing CUDA_LAUNCH_BLOCKING=1
+[rank1]: Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
+
+hpc_elastic.frameworks.torch: the state was not kept: CUDA error: device-side assert triggered
+"""
+    error = "torch.AcceleratorError: CUDA error: device-side assert triggered"
+    assert f"rank 1: exit code 1: {error}" == failure_text({"rank": 1, "exitcode": 1, "stderr_tail": tail})
+
+
 def test_a_long_error_is_cut_between_words() -> None:
     """One line has its beginning, the log has all of it."""
     told = failure_text({"rank": 1, "exitcode": 3, "message": "word " * 23 + "unusual sentence"})

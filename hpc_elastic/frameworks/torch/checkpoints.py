@@ -75,7 +75,7 @@ class Checkpoints:
         every: ``"auto"``: at the interval that costs the least time, by the measured cost of a save and the
             faults of this run; or the steps between two regular ones; None: only when a stop is requested.
         rescue: when a rank or a node fails, another rank keeps its newest state in its node's memory, from
-            which the next start goes on; for states on CPUs of which every rank holds the whole.
+            which the next start goes on; for states on CPUs or one GPU, of which every rank has the whole.
         memory: other states are copied to the node's memory, at an interval that costs a hundredth of the
             time; the next start goes on from there if it has as many ranks, and the copies of all of them.
 
@@ -106,7 +106,7 @@ class Checkpoints:
         self._saves = Saves(steps, directory, keep, environ=environ, is_whole=_is_whole)
         self._pace = SavePace(self._clock, self._ranks.told) if every == AUTO else None
         self._times: SaveTimes | None = None  # of the last complete save
-        self._copies = _copies(self._lib)
+        self._copies = HostCopies(self._lib)
         self._background = Background("hpc_elastic checkpoint")
         self._memory: NodeMemory | None = None
         if (rescue or memory) and self._ranks.group is not None and worker.run_dir() is not None:
@@ -335,16 +335,25 @@ class Checkpoints:
         return next(iter(self.all()), None)
 
 
-def _copies(lib: Torch) -> Any:
-    """Return the copier of states into buffers in host memory, which stay for the next copy."""
-    on_gpu = lib.torch.cuda.is_available()
-    options = lib.staging.StagingOptions(
-        use_pinned_memory=on_gpu,
-        use_shared_memory=False,
-        use_async_staging=False,
-        use_non_blocking_copy=on_gpu,
-    )
-    return lib.staging.DefaultStager(options)
+class HostCopies:
+    """Copies states into buffers in host memory, which stay for the next copy.
+
+    PyTorch's ``DefaultStager`` does so too, but that of version 2.11 is of no use for a second copy.
+
+    Args:
+        lib: PyTorch's modules.
+    """
+
+    def __init__(self, lib: Torch) -> None:
+        self._cuda = lib.torch.cuda if lib.torch.cuda.is_available() else None
+        self._stager = lib.stager.StateDictStager(pin_memory=self._cuda is not None, share_memory=False)
+
+    def stage(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Return a copy in host memory, which is the same memory each time."""
+        copied: dict[str, Any] = self._stager.stage(content, non_blocking=self._cuda is not None)
+        if self._cuda is not None:
+            self._cuda.current_stream().synchronize()
+        return copied
 
 
 def _next_start(directory: str | os.PathLike[str] | None) -> int:

@@ -4,25 +4,28 @@ In data-parallel training every rank holds the whole state, and it changes only 
 a rank whose peers are gone still holds the state of its last whole step. The agent asks for it by a signal,
 which a thread here heeds while the main thread hangs in a collective; a program that ends by an exception
 keeps it at its end. Counters of batch norms, schedules and loaders change outside optimizers and are small:
-they are copied after each step. `hpc_elastic.frameworks.torch.rescued` finds the states again.
+they are copied after each step. A GPU may be behind its program, and its state is copied on a stream of its
+own, beside work that hangs. `hpc_elastic.frameworks.torch.rescued` finds the states again.
 """
 
 from __future__ import annotations
 
 import atexit
+import copy
 import logging
 import os
 import pickle
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NamedTuple
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.frameworks.torch.marks import DeviceMark, HostMark, Marks, Noted
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups
 from hpc_elastic.frameworks.torch.rescued import (
     PRIVATE,
@@ -45,6 +48,7 @@ TORN_S = 4.0  # for a step of an optimizer to end
 _SMALL = 1 << 16  # bytes of a tensor that is copied after each step
 _SMALL_SUM = 1 << 22  # of all of them
 _LOOK_S = 0.01
+SAYS = "hpc_elastic.frameworks.torch"  # before each line on stderr: it is no reason to end
 
 
 class UnfitStateError(HpcElasticError):
@@ -56,17 +60,17 @@ class Whole(NamedTuple):
 
     Attributes:
         step: steps completed.
-        begun: steps that optimizers had begun.
         groups: by optimizer, the values of its groups of parameters.
         rest: the values of this rank outside modules, optimizers and tensors; pickled.
         versions: of the tensors that must not have changed since.
+        on_host: with a state on a GPU, the values of it that are not there, by name.
     """
 
     step: int
-    begun: int
     groups: dict[str, list[dict[str, Any]]]
     rest: bytes
     versions: list[int]
+    on_host: dict[str, Any]
 
 
 class Layout:
@@ -86,8 +90,8 @@ class Layout:
         self.optimizers = [one for one in state.entries if isinstance(one.value, lib.torch.optim.Optimizer)]
         found, own = state.parts()
         self._tensors = {name: value for name, value in found.items() if self._is_outside_optimizers(name)}
-        for name, value in found.items():
-            self._check(name, value)
+        self.device = self._device_of(found)
+        self._stream = None if self.device is None else lib.torch.cuda.Stream(self.device)
         self._names = {one.name: self._named(one) for one in self.optimizers}
         self._stepped = {
             self._module_of(one) + name: parameter
@@ -95,7 +99,12 @@ class Layout:
             for parameter, name in self._names[one.name].items()
         }
         others = {name: tensor for name, tensor in self._tensors.items() if name not in self._stepped}
-        self._copied, self._fixed = _by_size(others)
+        small, self._fixed = _by_size(others)
+        self._copied = {name: tensor for name, tensor in small.items() if self._is_here(tensor)}
+        self._beside = {name: tensor for name, tensor in small.items() if name not in self._copied}
+        self._states: list[Any] = []  # of the optimizers
+        self._known: list[tuple[int, int]] = []
+        self._optimized: list[tuple[str, dict[str, Any], str]] = []
         self._copies = [tensor.detach().clone() for tensor in self._copied.values()]
         if self._content().keys() != found.keys():
             raise UnfitStateError("the optimizer's state has other names than those that PyTorch gives it")
@@ -104,13 +113,79 @@ class Layout:
     def _is_outside_optimizers(self, name: str) -> bool:
         return not any(name.startswith(f"{one.name}.") for one in self.optimizers)
 
-    def _check(self, name: str, value: Any) -> None:
-        if not isinstance(value, self._lib.torch.Tensor):
+    def _device_of(self, found: dict[str, Any]) -> Any:
+        """Return the GPU that the state is on; None for the CPU.
+
+        Raises:
+            UnfitStateError: no rank holds the whole state, or it is on devices that are not known.
+        """
+        devices: dict[Any, str] = {}
+        for name, value in found.items():
+            if not isinstance(value, self._lib.torch.Tensor):
+                continue
+            if hasattr(value, "full_tensor"):
+                raise UnfitStateError(f"{name} is sharded: no rank holds the whole state")
+            devices.setdefault(value.device, name)
+        for device, name in devices.items():
+            if device.type not in {"cpu", "cuda"}:
+                raise UnfitStateError(f"{name} is on {device}: a state there is not rescued")
+        gpus = [device for device in devices if device.type == "cuda"]
+        if len(gpus) > 1:
+            raise UnfitStateError(f"{devices[gpus[1]]} is on {gpus[1]}, and others are on {gpus[0]}")
+        return gpus[0] if gpus else None
+
+    def _is_here(self, value: Any) -> bool:
+        """Tell whether a value is a tensor on the device of the state."""
+        is_tensor = isinstance(value, self._lib.torch.Tensor)
+        return is_tensor and (self.device is None or value.device == self.device)
+
+    def mark(self) -> DeviceMark:
+        """Return a mark at this place of the work on the state's device.
+
+        Raises:
+            UnfitStateError: the work is recorded for later.
+        """
+        if self.device is None:
+            return HostMark()
+        cuda = self._lib.torch.cuda
+        if cuda.is_current_stream_capturing():
+            raise UnfitStateError("an optimizer is captured in a CUDA graph, so its steps are not noticed")
+        event = cuda.Event(blocking=True)
+        event.record(cuda.current_stream(self.device))
+        mark: DeviceMark = event
+        return mark
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Have this thread work on a stream of its own, as that of the program may hang."""
+        if self.device is None:
+            yield
             return
-        if hasattr(value, "full_tensor"):
-            raise UnfitStateError(f"{name} is sharded: no rank holds the whole state")
-        if value.device.type != "cpu":
-            raise UnfitStateError(f"{name} is on {value.device}: a state on a GPU is not rescued")
+        with self._lib.torch.cuda.device(self.device), self._lib.torch.cuda.stream(self._stream):
+            yield
+
+    def on_host(self) -> dict[str, Any]:
+        """Return copies of the values beside the GPU: they change while the GPU is not as far."""
+        if self.device is None:
+            return {}
+        states = [one.value.state for one in self.optimizers]
+        known = [(id(state), len(state)) for state in states]  # loading puts another one in its place
+        if self._known != known:
+            self._states, self._known, self._optimized = states, known, self._optimized_on_host()
+        found = {name: _noted(value) for name, value in self._beside.items()}
+        for name, state, key in self._optimized:
+            found[name] = _noted(state[key])
+        return found
+
+    def _optimized_on_host(self) -> list[tuple[str, dict[str, Any], str]]:
+        """Return name and place of the values that optimizers keep beside the GPU, as counts of steps."""
+        return [
+            (f"{one.name}.state.{self._names[one.name][parameter]}.{key}", state, key)
+            for one in self.optimizers
+            for parameter, state in one.value.state.items()
+            for key, value in state.items()
+            if not self._is_here(value)
+        ]
 
     def _named(self, entry: Entry) -> dict[Any, str]:
         """Return the names of an optimizer's parameters in its module."""
@@ -157,7 +232,7 @@ class Layout:
         return [tensor._version for tensor in self._fixed.values()]  # noqa: SLF001 - PyTorch's, for this
 
     def content(self, whole: Whole) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the tensors and values of a whole state; the tensors are those of the training.
+        """Return the tensors and values of a whole state, on the CPU; there the tensors are the training's.
 
         Raises:
             UnfitStateError: parameters lie elsewhere than before, or are not finite.
@@ -165,11 +240,40 @@ class Layout:
         for name, parameter in self._stepped.items():
             if parameter.data_ptr() != self._tensors[name].data_ptr():
                 raise UnfitStateError(f"{name} was replaced by another tensor")
-            if not bool(self._lib.torch.isfinite(parameter).all()):
+        tensors = {**self._content(), **dict(zip(self._copied, self._copies, strict=True))}
+        for name, noted in whole.on_host.items():
+            is_number = hasattr(tensors[name], "dim") and not hasattr(noted, "dim")
+            tensors[name] = self._lib.torch.full_like(tensors[name], noted) if is_number else noted
+        if self.device is not None:
+            tensors = self._fetched(tensors, whole)
+        for name in self._stepped:
+            if not bool(self._lib.torch.isfinite(tensors[name]).all()):
                 raise UnfitStateError(f"{name} is not finite")
         own = {one.name: self._groups(one, whole.groups[one.name]) for one in self.optimizers}
-        copies = dict(zip(self._copied, self._copies, strict=True))
-        return {**self._content(), **copies}, {**own, **pickle.loads(whole.rest)}  # noqa: S301 - of this process
+        return tensors, {**own, **pickle.loads(whole.rest)}  # noqa: S301 - of this process
+
+    def _fetched(self, tensors: dict[str, Any], whole: Whole) -> dict[str, Any]:
+        """Return copies on the CPU, made while other work on the GPU may hang.
+
+        Memory that is pinned or on the GPU is not asked for, as the driver may wait for that work.
+
+        Raises:
+            UnfitStateError: a value beside the GPU was not noted.
+        """
+        torch, copies = self._lib.torch, dict[Any, Any]()
+        found = {}
+        with torch.no_grad():
+            for name, value in tensors.items():
+                if not self._is_here(value):
+                    if name not in whole.on_host and name not in self._fixed:
+                        raise UnfitStateError(f"{name} is not on {self.device}")
+                    found[name] = value
+                    continue
+                place = value.data_ptr(), value.dtype, value.size(), value.stride()
+                if place not in copies:
+                    copies[place] = torch.empty_like(value, device="cpu").copy_(value)
+                found[name] = copies[place]
+        return found
 
     def _groups(self, entry: Entry, values: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the groups of an optimizer's parameters, which are named in them."""
@@ -178,6 +282,10 @@ class Layout:
             {**group, "params": [names[parameter] for parameter in live["params"]]}
             for group, live in zip(values, entry.value.param_groups, strict=True)
         ]
+
+    def size(self) -> int:
+        """Return the size of all tensors [bytes]."""
+        return sum(map(_size, self._content().values()))
 
     def _content(self) -> dict[str, Any]:
         """Return all tensors by name, with the state of optimizers as it is now."""
@@ -221,8 +329,8 @@ class Rescue:
         self._known: tuple[int, ...] = ()  # the objects that the layout is of
         self._layout: Layout | None = None
         self._hooked: dict[int, Any] = {}  # optimizers by identity, which they keep as long as they are here
-        self._begun = 0
-        self._whole: Whole | None = None
+        self._marks = Marks[Whole]()
+        self._has_stepped = False  # an optimizer has told of a step
         self._own = OwnFile(self.folder, place.round, place.rank)
         self._is_over = False
         self._pid = os.getpid()  # children of this process keep nothing
@@ -235,7 +343,7 @@ class Rescue:
         Args:
             state: that a rank has kept; None: a checkpoint was loaded, or nothing.
         """
-        self._whole = None
+        self._marks.forget()
         remove_others(self.folder, state)
 
     def saved(self, step: int) -> None:
@@ -246,30 +354,36 @@ class Rescue:
         """Take note that a step is complete."""
         if self._is_over:
             return
-        self._begun += 1  # what is kept beside the tensors changes now
         try:
-            self._whole = self._note(step, TrainState(self._lib, state))
+            if self._layout is not None:
+                self._marks.leave(self._layout.mark)  # what is kept beside the tensors changes now
+            self._marks.wait()
+            layout = self._layout_of(TrainState(self._lib, state))
+            self._marks.note(self._note(step, TrainState(self._lib, state), layout), layout.mark())
         except Exception as error:  # noqa: BLE001 - the training does not fail for it
-            self.stop()
-            logger.info("the state is not kept when another rank fails: %s", error)
+            self._give_up(error)
             return
         if self._is_asked:
             self._channel.rescue_signal = ASKED_BY
 
-    def _note(self, step: int, state: TrainState) -> Whole:
-        layout = self._layout_of(state)
+    def _give_up(self, error: Exception) -> None:
+        self.stop()
+        logger.info("the state is not kept when another rank fails: %s", error)
+
+    def _note(self, step: int, state: TrainState, layout: Layout) -> Whole:
         versions = layout.note()
         rest = pickle.dumps(layout.rest(state))
         groups = {one.name: _without_parameters(one.value) for one in layout.optimizers}
         if not layout.is_alike:
             self._own.write(step, rest)
-        return Whole(step, self._begun, groups, rest, versions)
+        return Whole(step, groups, rest, versions, layout.on_host())
 
     def _layout_of(self, state: TrainState) -> Layout:
         torch = self._lib.torch
         kinds = torch.nn.Module | torch.optim.Optimizer | torch.Tensor
         known = tuple(id(one.value) for one in state.entries if isinstance(one.value, kinds))
         if self._layout is None or known != self._known:
+            self._marks.forget()
             self._layout, self._known = Layout(self._lib, state), known
             for entry in self._layout.optimizers:
                 if id(entry.value) not in self._hooked:
@@ -279,7 +393,13 @@ class Rescue:
 
     def _begin(self, *_: object) -> None:
         """Take note that an optimizer begins a step."""
-        self._begun += 1
+        if self._layout is None or self._is_over:
+            return
+        self._has_stepped = True
+        try:
+            self._marks.leave(self._layout.mark)
+        except Exception as error:  # noqa: BLE001 - the training does not fail for it
+            self._give_up(error)
 
     @property
     def is_able(self) -> bool:
@@ -303,12 +423,13 @@ class Rescue:
                 try:
                     is_torn = not self._kept()
                 except Exception as error:  # noqa: BLE001 - the process ends anyway
-                    logger.warning("the state was not kept: %s", error)
+                    logger.warning("%s: the state was not kept: %s", SAYS, str(error).split("\n", 1)[0])
                     break
                 if not is_torn:
                     break
                 if self._clock.monotonic() >= until:
-                    logger.warning("the state was not kept: an optimizer was in the middle of a step")
+                    why = "an optimizer was in the middle of a step"
+                    logger.warning("%s: the state was not kept: %s", SAYS, why)
                     break
                 self._clock.sleep(_LOOK_S)
             self.stop()
@@ -316,10 +437,8 @@ class Rescue:
     def _at_end(self) -> None:
         """Keep the state of a program that has failed; one that has come to its end has no process group."""
         if self._lib.distributed.is_initialized() and os.getpid() == self._pid:
-            self.keep(0.0)
-
-    def _is_whole(self, whole: Whole, layout: Layout) -> bool:
-        return self._begun == whole.begun and layout.versions() == whole.versions
+            is_behind = self._layout is not None and self._layout.device is not None
+            self.keep(TORN_S if is_behind else 0.0)
 
     def _kept(self) -> bool:
         """Keep the state if there is one that is new; return whether it was whole.
@@ -328,33 +447,41 @@ class Rescue:
             HpcElasticError: it cannot be kept.
             OSError: there is no room for it.
         """
-        whole, layout = self._whole, self._layout
-        if whole is None or layout is None:
+        noted, layout = self._marks.newest(), self._layout
+        if noted is None or layout is None:
             return True  # nothing is new
-        if not self._is_whole(whole, layout):
+        if layout.device is not None and not self._has_stepped:
+            raise UnfitStateError("no step of an optimizer was noticed")
+        if not _is_whole(noted, layout):
             return False
+        whole = noted.value
         place = self._place._replace(step=whole.step, is_alike=layout.is_alike)
         with one_at_a_time(self.folder):
             remove_unfinished(self.folder)
             if any(one.round == place.round and one.step >= place.step for one in found_in(self.folder)):
                 return True  # another rank of this node has it
-            tensors, own = layout.content(whole)
-            check_room(self.folder, sum(map(_size, tensors.values())))
-            return self._written(place, {"tensors": tensors, "own": pickled(self._lib, own)}, whole, layout)
+            check_room(self.folder, layout.size() * (1 if layout.device is None else 2))
+            began = self._clock.monotonic()
+            with layout.aside():
+                tensors, own = layout.content(whole)
+                content = {"tensors": tensors, "own": pickled(self._lib, own)}
+            if not _is_whole(noted, layout) or not self._written(place, content, noted, layout):
+                return False
+        took_s = self._clock.monotonic() - began
+        what = f"the state of step {place.step} is kept in this node's memory"
+        logger.warning("%s: %s, in %.3f s", SAYS, what, took_s)
+        return True
 
-    def _written(self, place: Rescued, content: dict[str, Any], whole: Whole, layout: Layout) -> bool:
+    def _written(self, place: Rescued, content: dict[str, Any], noted: Noted[Whole], layout: Layout) -> bool:
         path = os.path.join(self.folder, place.file_name)
-        began = self._clock.monotonic()
         try:
             self._lib.torch.save(content, f"{path}{PRIVATE}")
-            if not self._is_whole(whole, layout):
+            if layout.device is None and not _is_whole(noted, layout):  # else a copy is written
                 return False
             os.rename(f"{path}{PRIVATE}", path)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(f"{path}{PRIVATE}")
-        took_s = self._clock.monotonic() - began
-        logger.warning("the state of step %d is kept in this node's memory, in %.3f s", place.step, took_s)
         return True
 
 
@@ -377,9 +504,25 @@ def new_rescue(lib: Torch, ranks: RankGroups, environ: Mapping[str, str]) -> Res
     return Rescue(lib, channel, place)
 
 
+def _noted(value: Any) -> Any:
+    """Return a copy of a tensor or value; the number in a tensor without dimensions, which is faster."""
+    if not hasattr(value, "dim"):
+        return copy.deepcopy(value)
+    return value.clone() if value.dim() else value.item()
+
+
+def _is_whole(noted: Noted[Whole], layout: Layout) -> bool:
+    return noted.is_whole() and layout.versions() == noted.value.versions
+
+
 def _without_parameters(optimizer: Any) -> list[dict[str, Any]]:
     return [
-        {key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups
+        {
+            key: value.clone() if hasattr(value, "clone") else value
+            for key, value in group.items()
+            if key != "params"
+        }
+        for group in optimizer.param_groups
     ]
 
 

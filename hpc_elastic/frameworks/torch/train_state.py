@@ -28,7 +28,7 @@ class Torch(NamedTuple):
     torch: Any
     distributed: Any
     checkpoint: Any
-    staging: Any
+    stager: Any
     state_dict: Any
 
 
@@ -44,7 +44,7 @@ def load_torch() -> Torch:
         if error.name != "torch":
             raise
         raise InputError("PyTorch is not installed", where=WHERE, fix="pip install torch") from None
-    names = ("", ".checkpoint", ".checkpoint.staging", ".checkpoint.state_dict")
+    names = ("", ".checkpoint", ".checkpoint._state_dict_stager", ".checkpoint.state_dict")
     return Torch(torch, *(importlib.import_module(f"torch.distributed{name}") for name in names))
 
 

@@ -13,6 +13,7 @@ from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.multiprocessing.errors.failure import ProcessFailure, signal_name
 from hpc_elastic.store.plain_file import open_plain
+from hpc_elastic.text import last_words
 
 _MAX_MESSAGE: Final = 2_000
 _MAX_TRACEBACK: Final = 10_000
@@ -212,12 +213,12 @@ def _meaning(record: FailureRecord) -> str:
 
 
 def _reason(record: FailureRecord) -> str:
-    """Return the error's own words, or else the last line of stderr.
+    """Return the error's own words, or else the last line of stderr that may be one.
 
     The last output of a worker that was ended from outside has nothing to do with its end.
     """
     from_outside = record.exitcode in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
-    last_line = "" if from_outside else record.stderr_tail.strip().rsplit("\n", 1)[-1]
+    last_line = "" if from_outside else last_words(record.stderr_tail)
     return _cut((record.message.strip() or last_line).split("\n", 1)[0], 200)
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
+import subprocess  # noqa: TID251 - asks the driver of the GPUs
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 
@@ -29,6 +32,8 @@ _PRELOAD = "preload"
 _LARGE = ("torch", "tensorflow", "jax", "lightning", "transformers")  # names of packages and of modules
 _POLL_S = 0.02
 _IMPORTS_S = 600.0
+_GPUS = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+_DRIVER_S = 20.0  # for its answer
 _REQUIREMENT = re.compile(r"([\w.-]+)[^;]*?>=([\d.]+)")
 
 
@@ -39,6 +44,7 @@ def machine_findings(slurm: Slurm, clock: Clock) -> list[Finding]:
         Finding("hpc_elastic", __version__),
         package_finding(_requirements()),
         *gain_findings(),
+        *gpu_findings(),
         *slurm_findings(slurm, clock),
     ]
 
@@ -60,6 +66,25 @@ def gain_findings(names: Sequence[str] = _LARGE) -> list[Finding]:
     name = found[0].partition(" ")[0]
     gain = f"submit --preload auto saves imports; measure it here by doctor --preload {name}"
     return [Finding(_PRELOAD, f"{', '.join(found)}: {gain}")]
+
+
+def gpu_findings() -> list[Finding]:
+    """Return the GPUs of this machine by the words of nvidia-smi; none where there is no such program."""
+    if shutil.which(_GPUS[0]) is None:
+        return []
+    try:
+        said = subprocess.run(
+            _GPUS, capture_output=True, text=True, errors="replace", timeout=_DRIVER_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [Finding("GPUs", str(error), Level.WARNING, "tell the admins: the driver needs a look")]
+    lines = [line.strip() for line in said.stdout.splitlines() if line.strip()]
+    if said.returncode or not lines:
+        words = next(iter([*lines, *said.stderr.split("\n")]), "").strip()
+        value = f"nvidia-smi failed with exit code {said.returncode}: {words or 'it said nothing'}"
+        return [Finding("GPUs", value, Level.WARNING, "fine on a login node; else tell the admins")]
+    kinds = Counter(", driver ".join(line.split(", ")) for line in lines)
+    return [Finding("GPUs", "; ".join(f"{count} x {kind}" for kind, count in kinds.items()))]
 
 
 def _requirements() -> Iterator[tuple[str, str]]:

@@ -1,0 +1,1 @@
+"""What scripts/gpu-check tries on a machine with a GPU."""
