@@ -213,7 +213,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a round continues with a node that had left at its start",
-        (Change(f"{_STATE}:_node_left", "(state.drain is not None and", "(True and"),),
+        (Change(f"{_STATE}:_node_left", "state.drain is not None and", "True and"),),
         ("array leaves", "array of three"),
     ),
     Mutation(
@@ -236,7 +236,7 @@ MUTATIONS = (
     ),
     Mutation(
         "an older start of a task takes part",
-        (Change("hpc_elastic.record.array_task:outdated", "start[1:] < newest", "() > newest"),),
+        (Change("hpc_elastic.meet.member_names:outdated", "start[1:] < newest", "() > newest"),),
         ("array of three", "array"),
     ),
     Mutation(
