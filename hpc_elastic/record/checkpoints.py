@@ -66,6 +66,7 @@ class CheckpointFacts(NamedTuple):
         blocked_s: for how long the save has held up the loop of rank 0 [s].
         took_s: until all parts were on disk [s].
         every_s: the interval of saves then [s]; None: they are counted in steps.
+        recovered: the rounds of the run whose fault has lost next to nothing, as ranks had kept their state.
         format: version of the file.
     """
 
@@ -75,6 +76,7 @@ class CheckpointFacts(NamedTuple):
     blocked_s: Seconds
     took_s: Seconds
     every_s: Seconds | None = None
+    recovered: tuple[Count, ...] = ()
     format: int = FORMAT
 
 

@@ -8,7 +8,7 @@ least at T = √(2·C·M) (J. W. Young, 1974).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from hpc_elastic.record.journal import Cause, DrainRequested, Epoch, EpochStarted, Record, RoundEnded
@@ -59,11 +59,13 @@ class Disturbances(NamedTuple):
         return (PRIOR_S + self.trained_s + running_s) / (1 + lost)
 
 
-def disturbances(records: Iterable[Record]) -> Disturbances:
+def disturbances(records: Iterable[Record], recovered: Collection[int] = ()) -> Disturbances:
     """Return the faults of the newest submission of a run.
 
     Args:
         records: of the run.
+        recovered: rounds after which the next one has gone on from a state in memory: their faults count
+            for nothing.
     """
     known = list(records)
     faults, left = 0, list[float]()
@@ -75,7 +77,7 @@ def disturbances(records: Iterable[Record]) -> Disturbances:
                 faults, left = 0, []
             newest = entry.epoch
         elif isinstance(entry, RoundEnded):
-            faults += entry.cause in _LOSING
+            faults += entry.cause in _LOSING and entry.number not in recovered
         elif isinstance(entry, DrainRequested) and entry.left_s is not None:
             left.append(entry.left_s)
     return Disturbances(sum(start.seconds or 0.0 for start in trained(known)), faults, tuple(left))

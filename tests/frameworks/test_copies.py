@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.frameworks.torch.copies import Copied, CopySet, complete_sets, found_copies, steps_between
-from hpc_elastic.frameworks.torch.node_memory import Began, fit
+from hpc_elastic.frameworks.torch.node_memory import Began, fit, read_began
 from hpc_elastic.ids import Env, copy_prefix
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.worker.channel import Channel
@@ -77,6 +77,7 @@ class Nodes:
 
     def __init__(self, place: Path) -> None:
         self._run = str(place / "run")
+        self.checkpoints = str(place / "run" / "saved")
         self._rounds = 0
         self.memory = [place / "memory-0", place / "memory-1"]
         for memory in self.memory:
@@ -124,6 +125,9 @@ def test_a_start_goes_on_from_the_newest_copies(ranks: RankServer, nodes: Nodes)
     again = run(ranks, nodes, (1, 0), 3)
     assert [4, 4] == [value["start"] for value in again], "no step was made from them"
     assert [[0, 7, 3], [1, 3, 1], [1, 4, 1]] == again[0]["kept"]
+    record = read_began(nodes.checkpoints)
+    assert record is not None
+    assert (3, 1, 4, (1,)) == (record.round, record.from_round, record.from_step, record.recovered)
 
 
 def test_copies_of_another_number_of_ranks_or_of_an_older_round_do_not_count(

@@ -48,6 +48,14 @@ def formed(number: int) -> RoundFormed:
     return RoundFormed(number, FIRST, (Member("n1.1", "n1", 1),), "n1", 1, None)
 
 
+def test_a_fault_after_which_the_state_was_in_memory_does_not_count() -> None:
+    """It has lost next to nothing, so saves may be rarer."""
+    ends = [RoundEnded(number, Cause.CRASH, ("n1",), None) for number in (1, 2)]
+    entries: list[Entry] = [began(), *ends]
+    records = [Record(number, 0.0, "n1.1", entry) for number, entry in enumerate(entries)]
+    assert [2, 1, 0] == [disturbances(records, rounds).faults for rounds in ((), (2,), (1, 2, 7))]
+
+
 @pytest.mark.parametrize("blocked_s", [0.5, 5.0, 30.0])
 @pytest.mark.parametrize("between_s", [1800.0, 3 * 3600.0])
 def test_no_other_interval_loses_less(blocked_s: float, between_s: float) -> None:

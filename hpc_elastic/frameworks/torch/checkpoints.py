@@ -223,12 +223,19 @@ class Checkpoints:
             if self._ranks.rank == 0:
                 took_s = self._clock.monotonic() - save.began
                 size, at = self._ranks.size, self._clock.wall()
-                facts = CheckpointFacts(save.step, size, at, save.blocked_s, took_s, self.every_s)
+                facts = CheckpointFacts(
+                    save.step, size, at, save.blocked_s, took_s, self.every_s, self._recovered
+                )
                 write_facts(save.path, facts)
             self._saves.mark(save.step, save.path)
         except OSError as error:
             return _not_saved(save, error)
         return None
+
+    @property
+    def _recovered(self) -> tuple[int, ...]:
+        """The rounds whose fault has lost next to nothing."""
+        return () if self._memory is None else self._memory.recovered
 
     @property
     def every_s(self) -> float | None:
@@ -284,7 +291,8 @@ class Checkpoints:
                 TrainState(self._lib, state).load(source)
                 self._saved = step
         if self._pace is not None:
-            past = _disturbances(worker.run_dir()) if self._ranks.rank == 0 else Disturbances()
+            is_first = self._ranks.rank == 0
+            past = _disturbances(worker.run_dir(), self._recovered) if is_first else Disturbances()
             self._pace.resume(step, _times(found), past)
         return step
 
@@ -394,12 +402,12 @@ def _times(path: str | None) -> SaveTimes | None:
     return None if facts is None else SaveTimes(facts.blocked_s, facts.took_s)
 
 
-def _disturbances(run_dir: str | None) -> Disturbances:
+def _disturbances(run_dir: str | None, recovered: tuple[int, ...]) -> Disturbances:
     """Return the faults of a run, as far as its journal can be read now."""
     if run_dir is None:
         return Disturbances()
     try:
-        return disturbances(read_records(RunPaths(run_dir)))
+        return disturbances(read_records(RunPaths(run_dir)), recovered)
     except (OSError, HpcElasticError):
         return Disturbances()
 

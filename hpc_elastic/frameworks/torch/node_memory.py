@@ -44,6 +44,7 @@ from hpc_elastic.typed_json import Count, read
 logger = logging.getLogger(__name__)
 BEGAN = "began.json"
 _KILLED = -9
+_MOST_RECOVERED = 1000  # rounds that the record names
 _SENT = 1 << 28  # bytes that are sent at once
 _Kept = TypeVar("_Kept", Rescued, CopySet)
 
@@ -56,12 +57,14 @@ class Began(NamedTuple):
         from_round: that has kept the state which it began from; None: it began from a checkpoint.
         from_step: steps completed in that state.
         token: random, the same for all rounds of the run.
+        recovered: the newest rounds whose state in memory the next one has begun from.
     """
 
     round: Count
     from_round: Count | None = None
     from_step: Count | None = None
     token: str = ""
+    recovered: tuple[Count, ...] = ()
 
 
 def write_began(folder: str, began: Began) -> None:
@@ -121,11 +124,13 @@ class _Choice(NamedTuple):
 
     Attributes:
         states: that may be begun from, the best one first.
-        began: the record of the newest round; a new one without one.
+        began: the record of the round that begins, so far.
+        before: the newest round before it; None: none is known.
     """
 
     states: list[Rescued | CopySet]
     began: Began
+    before: int | None
 
 
 def fit(states: Iterable[_Kept], began: Began | None, file_step: int, *, is_suspect: bool) -> list[_Kept]:
@@ -298,6 +303,7 @@ class NodeMemory:
         self._lib, self._ranks = lib, ranks
         self.rescue: Rescue | None = new_rescue(lib, ranks, environ) if rescue else None
         self.copies: MemoryCopies | None = None
+        self.recovered: tuple[int, ...] = ()  # the rounds whose fault has lost next to nothing
         self._folder = ""
         channel, run_dir = environ.get(Env.CHANNEL), environ.get(Env.RUN_DIR)
         if channel and run_dir:
@@ -341,6 +347,8 @@ class NodeMemory:
         for one in chosen.states:
             source = self._opened(one, offers)
             began = chosen.began._replace(from_round=one.round, from_step=one.step)
+            if one.round == chosen.before:
+                began = began._replace(recovered=(*began.recovered, one.round)[-_MOST_RECOVERED:])
             if source is None or not self._is_recorded(start.checkpoints, began):
                 continue
             try:
@@ -387,6 +395,7 @@ class NodeMemory:
         offers: Sequence[NodeStates],
         step: int = 0,
     ) -> None:
+        self.recovered = began.recovered
         if self.rescue is not None:
             self.rescue.began(state if isinstance(state, Rescued) else None)
         if self.copies is not None:
@@ -420,7 +429,10 @@ def _choice(offers: Sequence[NodeStates], start: RoundStart) -> _Choice:
             why = "some ranks have lost it" if one in partial else f"there are {len(offers)} now"
             words = "the copy of step %d in memory is of %d ranks, and %s; the newest checkpoint counts"
             logger.warning(words, one.step, one.world_size, why)
-    return _Choice(found, Began(start.round, token=token or os.urandom(TOKEN_BYTES).hex()))
+    token = token or os.urandom(TOKEN_BYTES).hex()
+    recovered = began.recovered if began is not None else ()
+    before = began.round if began is not None else None
+    return _Choice(found, Began(start.round, token=token, recovered=recovered), before)
 
 
 def _recorded(folder: str, began: Began) -> bool:

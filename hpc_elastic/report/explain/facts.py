@@ -190,14 +190,19 @@ def advised_interval_s(run: RunFiles, account: Account) -> float | None:
         account: of its time.
     """
     has_lost = any(one.lost_steps for one in account.stops)
-    save = _save_of(run.paths) if has_lost and account.wall_s >= _LONG_S else None
-    if save is None:
+    found = _save_of(run.paths) if has_lost and account.wall_s >= _LONG_S else None
+    if found is None:
         return None
-    return best_interval_s(save, disturbances(run.records).between_s(save, _running_s(run, account)))
+    save, recovered = found
+    past = disturbances(run.records, recovered)
+    return best_interval_s(save, past.between_s(save, _running_s(run, account)))
 
 
-def _save_of(paths: RunPaths) -> SaveTimes | None:
-    """Return the time of a save: the newest one of `Checkpoints`, else the median of those in the loop."""
+def _save_of(paths: RunPaths) -> tuple[SaveTimes, tuple[int, ...]] | None:
+    """Return the time of a save, and the rounds whose fault has lost next to nothing.
+
+    It is that of the newest one of `Checkpoints`, else the median of those in the loop.
+    """
     try:
         newest = latest(paths)
         facts = read_checkpoint(newest.path) if newest is not None and newest.path else None
@@ -205,8 +210,8 @@ def _save_of(paths: RunPaths) -> SaveTimes | None:
     except (OSError, HpcElasticError):
         return None
     if facts is not None:
-        return SaveTimes(facts.blocked_s, facts.took_s)
-    return SaveTimes(median(took), median(took)) if took else None
+        return SaveTimes(facts.blocked_s, facts.took_s), facts.recovered
+    return (SaveTimes(median(took), median(took)), ()) if took else None
 
 
 def _running_s(run: RunFiles, account: Account) -> float:
