@@ -70,7 +70,13 @@ def bare_box() -> Iterator[boxes.Box]:
     [
         (("scripts/quickstart", "--plain"), "all of it is in "),
         (
-            ("scripts/test", "tests/processes", "tests/launcher/test_signals.py", "-m", "not slow"),
+            (
+                "scripts/test",
+                "tests/processes",
+                "tests/launcher/test_signals.py",
+                "-m",
+                "not (slow or torch)",
+            ),
             " passed",
         ),
     ],
