@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,16 @@ def strike_three_of_four(cluster: Cluster, run: Run) -> list[str]:
     return back
 
 
+@pytest.fixture
+def down_lasts(cluster: Cluster) -> Iterator[None]:
+    """Let a node that is set down stay so: with 2 its answer to a ping under way brings it back at once."""
+    before = cluster.slurm_conf.read_text()
+    cluster.change_settings(before.replace("ReturnToService=2", "ReturnToService=1"))
+    yield
+    cluster.change_settings(before)
+
+
+@pytest.mark.usefixtures("down_lasts")
 @pytest.mark.both_trackers
 def test_what_happens_to_one_task_costs_no_other_its_start(cluster: Cluster) -> None:
     """A script and an srun are killed, a task is requeued; then a node is set down and two are preempted.

@@ -235,14 +235,22 @@ def ranks(place: Sockets, ports: str = "0", tries_s: str = "0") -> tuple[str, ..
     return ("--standalone", "--nproc-per-node", "2", script, str(place.path), ports, tries_s)
 
 
+def listens_at(pid: int) -> str:
+    """Return the only port of IPv4 at which a process listens; its user may have more processes here."""
+    sockets = psutil.Process(pid).net_connections("tcp4")
+    (port,) = {one.laddr.port for one in sockets if one.status == psutil.CONN_LISTEN}
+    return str(port)
+
+
 @pytest.mark.torch
 def test_bob_beside_a_store_that_is_slow_to_answer_is_asked_nothing(place: Sockets) -> None:
     """Rank 0 is held up; rank 1 has time enough to try whatever other address of its node there is."""
     uid = place.cluster.run(USER, ["id", "-u"]).stdout.strip()
     with place.alice_runs(*ranks(place, tries_s="3")) as agent:
         place.cluster.wait_for((place.path / "told").exists, LIMIT_S, "rank 0 to tell where it listens")
-        (port,) = place.cluster.run("bob", [PYTHON, "-I", "-c", PORTS, uid]).stdout.split()
         rank_0 = int((place.path / "pid").read_text())
+        port = listens_at(rank_0)
+        assert port in place.cluster.run("bob", [PYTHON, "-I", "-c", PORTS, uid]).stdout.split()
         os.kill(rank_0, signal.SIGSTOP)
         with place.bob_listens(int(port), "::1", *own_addresses()):
             (place.path / "go").touch()
