@@ -358,8 +358,9 @@ class Rescue:
             if self._layout is not None:
                 self._marks.leave(self._layout.mark)  # what is kept beside the tensors changes now
             self._marks.wait()
-            layout = self._layout_of(TrainState(self._lib, state))
-            self._marks.note(self._note(step, TrainState(self._lib, state), layout), layout.mark())
+            train = TrainState(self._lib, state)
+            layout = self._layout_of(train)
+            self._marks.note(self._note(step, train, layout), layout.mark())
         except Exception as error:  # noqa: BLE001 - the training does not fail for it
             self._give_up(error)
             return
