@@ -355,8 +355,10 @@ class Slurm:
 
     def may_expedite(self) -> bool:
         """Return whether jobs may be queued with ``--requeue=expedite``: by the site, and by this sbatch."""
-        if not parse.allows_expedited(answers.config(self.show_config())):
-            return False
+        return parse.allows_expedited(answers.config(self.show_config())) and self.knows_expedited()
+
+    def knows_expedited(self) -> bool:
+        """Return whether sbatch here takes ``--requeue=expedite``; the site may not allow it."""
         return parse.knows_expedited(self._run("sbatch", "--help"))
 
     def is_expedited(self, job_ref: str) -> bool:

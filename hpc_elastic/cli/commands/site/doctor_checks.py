@@ -182,7 +182,7 @@ def _expedited(slurm: Slurm, release: tuple[int, int], config: Mapping[str, str]
         value = "not allowed here (enable_expedited_requeue): a requeued run waits for about two minutes"
         return [Finding(what, value)]
     try:
-        is_known = slurm.may_expedite()
+        is_known = slurm.knows_expedited()
     except (SlurmNotFoundError, SlurmCommandError):
         return []
     if not is_known:
