@@ -34,14 +34,6 @@ pytestmark = [
 LIMIT_S = 60.0
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
-    """Groups of ranks."""
-    server = RankServer(tmp_path_factory.mktemp("ranks"))
-    yield server
-    server.close()
-
-
 @contextmanager
 def held_up(path: Path) -> Iterator[threading.Event]:
     """Hold up whoever opens a file for writing, by a lease on it.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +57,6 @@ def test_copies_count_for_the_round_after_theirs() -> None:
     assert [new] == fit([old, new], Began(5, 4, 30), 10, is_suspect=False)
     assert [] == fit([old, new], Began(5, 4, 30), 10, is_suspect=True)
     assert [] == fit([old, new], Began(4), 30, is_suspect=False)
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
-    """Groups of ranks."""
-    server = RankServer(tmp_path_factory.mktemp("ranks"))
-    yield server
-    server.close()
 
 
 class Nodes:

@@ -34,14 +34,6 @@ STEPS = 160
 SCRIPT = Path(__file__).with_name("rescued_training.py")
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
-    """Groups of ranks."""
-    server = RankServer(tmp_path_factory.mktemp("ranks"))
-    yield server
-    server.close()
-
-
 class Node:
     """The memory of one node, and the run of its ranks.
 
