@@ -9,6 +9,7 @@ from hpc_elastic.processes.linux import kernel_text
 from hpc_elastic.processes.memory import control_group, parse_limit
 
 _OF_A_JOB = re.compile(r".*/(?:job_\d+|step_\w+)(?=/|\Z)")  # the deepest part of a path that Slurm has named
+_V1_MEMORY = ("memory.max_usage_in_bytes", "memory.limit_in_bytes")
 _NS = 1_000_000_000  # of a second: version 1 counts CPU time in nanoseconds
 
 
@@ -40,9 +41,6 @@ def job_usage(groups: str, mounts: str) -> JobUsage:
         names = ("memory.peak", "memory.max") if memory[1] else _V1_MEMORY
         peak, limit = (parse_limit(kernel_text(f"{memory[0]}/{name}")) for name in names)
     return JobUsage(cpu_s, peak, limit)
-
-
-_V1_MEMORY = ("memory.max_usage_in_bytes", "memory.limit_in_bytes")
 
 
 def _place(groups: str, mounts: str, controller: str) -> tuple[str, bool] | None:

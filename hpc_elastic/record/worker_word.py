@@ -39,7 +39,6 @@ class BadNode(NamedTuple):
 
 def bad_node(word: WorkerWord | None) -> BadNode | None:
     """Return the node that is bad by a word; None if the word is another, or there is none."""
-    is_bad = word is not None and word.verdict is Verdict.BAD_NODE
-    return (
-        BadNode(word.node, f"rank {word.rank} says: {word.reason}") if word is not None and is_bad else None
-    )
+    if word is None or word.verdict is not Verdict.BAD_NODE:
+        return None
+    return BadNode(word.node, f"rank {word.rank} says: {word.reason}")

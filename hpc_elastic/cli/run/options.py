@@ -37,6 +37,7 @@ from hpc_elastic.slurm.job.worker_launcher import title_of
 from hpc_elastic.start.meeting import LaunchOptions
 
 _AUTO, _OFF = "auto", "off"
+_MAX_PORT = 65535
 _FIX = "give seconds, auto (learned from the run) or off"
 
 
@@ -136,9 +137,6 @@ def _size(flag: str, text: str) -> int:
         return parse_size(text)
     except BadValueError as error:
         raise InputError(error.message, where=flag, fix=error.fix) from None
-
-
-_MAX_PORT = 65535
 
 
 class RunPlan(NamedTuple):

@@ -370,9 +370,7 @@ class MemoryCopies:
         self._is_over = True
         self._next = 0  # step
         self._turn = 0  # the slot that is written next
-        self._written: int | None = (
-            None  # step of the copy that is written, but not known to be sealed by all
-        )
+        self._written: int | None = None  # step of the copy that not all are known to have sealed
         self._is_reserved = False
         self._problem: Exception | None = None  # of this rank since the ranks have agreed last
         self._size = 0  # of a copy [bytes]

@@ -30,6 +30,7 @@ from hpc_elastic.slurm.submit.run_dir import read_request
 from hpc_elastic.text import are_text, count_text
 
 Say = Callable[[str], None]
+_WHO = "hpc-elastic scale"
 
 
 class TaskShare(NamedTuple):
@@ -110,9 +111,6 @@ def _add(run: RunFiles, tasks: int, slurm: Slurm, say: Say) -> None:
     array = queue(slurm, wanted, (f"--array=0-{tasks - 1}", *wanted.sbatch_options))
     more = are_text(tasks, "more task")
     say(f"{more} queued as array {array}")
-
-
-_WHO = "hpc-elastic scale"
 
 
 def scale(

@@ -43,6 +43,9 @@ from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, is_array, re
 from hpc_elastic.store.files import list_names
 
 _AUTO_LEAST_S = 1800.0  # what hang_timeout = auto comes to at least
+_LOOK_S = 0.2
+_TELL_S = 10.0  # between two lines about a job that waits
+_UNSURE = "whether anything was struck is not known: hpc-elastic timeline shows the rest"
 
 
 def check_rank(chosen: Drill, rank: int | None) -> None:
@@ -156,11 +159,6 @@ def unchanged(run: RunFiles) -> RunFiles:
             fix="give the command again",
         )
     return now
-
-
-_LOOK_S = 0.2
-_TELL_S = 10.0  # between two lines about a job that waits
-_UNSURE = "whether anything was struck is not known: hpc-elastic timeline shows the rest"
 
 
 def _flag(drill: Drill, text: str) -> object:
