@@ -15,6 +15,7 @@ from chaos_lib.disk import Disk
 from chaos_lib.faults import FAULTS, Scene
 from chaos_lib.recovery import Effect, effects
 from chaos_lib.training import USER, Shape, SubmitError, Training, undisturbed
+from hpc_elastic.account.account import account_of
 from hpc_elastic.clock import clock_text
 from hpc_elastic.record.journal import Decision
 from hpc_elastic.report.timeline import timeline
@@ -126,6 +127,8 @@ def _after(ground: Ground, training: Training, course: Course) -> list[str]:
     broken += promises.result(state, training.result(), _expected(ground, training.shape))
     broken += promises.journal(records)
     broken += promises.steps(records, training.marks(), course.stalls)
+    history = training.history()
+    broken += promises.account(account_of(history), history)
     broken += promises.lock(training.paths.lock)
     broken += promises.logs(training.directory)
     # the tasks of an array have words of their own, and one that was lost need not come back

@@ -6,10 +6,13 @@ import fcntl
 import os
 import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from chaos_lib.training import Mark, Shape
+from hpc_elastic.account.account import Account, seconds_of_nodes
+from hpc_elastic.account.spans import History
 from hpc_elastic.record.checkpoints import complete_marks
 from hpc_elastic.record.journal import (
     Cause,
@@ -27,6 +30,7 @@ from hpc_elastic.settings.setting import usual
 from hpc_elastic.settings.table import JobSettings
 
 SLACK_S = 1.0  # a round's checkpoint is chosen a moment before the round's record is written
+SECOND = 1.0  # the account of time is as exact as that [s]; submissions are recorded in whole seconds
 SAME_FAILURE = usual(JobSettings.same_failure)  # in a row, with nothing saved in between: enough to give up
 _ENDS = (RoundEnded, Drained, EpochStarted, RunEnded)
 _ENDING_ANYWAY = ("TIMEOUT", "PREEMPTED")  # Slurm's words for who is done while it is being ended
@@ -114,6 +118,32 @@ def steps(
 def _newest(marks: Iterable[Mark]) -> int:
     names = [f"{m.step:012d}.{m.round}.{m.rank}.{m.shards}.json" for m in (mark.name for mark in marks)]
     return next((mark.step for mark in complete_marks(names)), 0)
+
+
+def account(found: Account, history: History) -> list[str]:
+    """Check that each second from the submission of the run to its end is in one bucket, on each node too.
+
+    Args:
+        found: the account of the run.
+        history: its source; all its clocks are that of this machine.
+    """
+    ends = [record.at for record in history.records if isinstance(record.entry, RunEnded)]
+    if not ends or not history.submissions:
+        return ["the account has no submission, or no end"]
+    wall_s = ends[-1] - min(submission.at for submission in history.submissions)
+    spans = found.series.spans
+    broken = [
+        f"the account has a gap or counts twice at {after.begin:.3f}: {after.bucket.value}"
+        for before, after in pairwise(spans)
+        if abs(before.begin + before.seconds - after.begin) >= SECOND
+    ]
+    sums = {"the run": sum(found.seconds.values())}
+    sums |= {node: sum(seconds.values()) for node, seconds in seconds_of_nodes(spans).items()}
+    return broken + [
+        f"the account of {whose} has {sum_s:.3f} s, but the run took {wall_s:.3f} s"
+        for whose, sum_s in sums.items()
+        if abs(sum_s - wall_s) >= SECOND
+    ]
 
 
 def lock(path: str) -> list[str]:

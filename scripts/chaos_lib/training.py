@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chaos_lib.processes import Process, Role, of_user
+from hpc_elastic.account.spans import History
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import MarkName, parse_name
 from hpc_elastic.record.journal import Record
 from hpc_elastic.record.run_log import read_records, read_state
 from hpc_elastic.record.state import RunState
+from hpc_elastic.report.explain.facts import history_of
+from hpc_elastic.slurm.run_jobs.run_files import read_run
 from tests.real_slurm.cluster import REPOSITORY, Cluster
 
 USER = "alice"
@@ -122,6 +125,10 @@ class Training:
     def records(self) -> list[Record]:
         """Return the journal."""
         return list(read_records(self.paths))
+
+    def history(self) -> History:
+        """Return the source of the account of the run, which is over."""
+        return history_of(read_run(self.paths), None)
 
     def processes(self, role: Role | None = None) -> list[Process]:
         """Return the live processes of the user on the nodes, those of one role or all."""

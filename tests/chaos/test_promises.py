@@ -13,6 +13,8 @@ from chaos_lib.recovery import Strike, effects
 from chaos_lib.summary import table
 from chaos_lib.training import Mark, Shape
 
+from hpc_elastic.account.account import account_of
+from hpc_elastic.account.spans import History, SubmitTime
 from hpc_elastic.record.checkpoints import MarkName
 from hpc_elastic.record.journal import (
     Cause,
@@ -68,6 +70,22 @@ def test_a_good_run_breaks_nothing() -> None:
     assert [] == promises.result(state(GOOD), {"weights": 1}, {"weights": 1})
     assert [] == promises.job(state(GOOD), {"JobState": "COMPLETED"})
     assert [] == promises.job(state(GOOD), {"JobState": "PREEMPTED", "ExitCode": "0:0"})
+
+
+def test_seconds_outside_the_account_are_found() -> None:
+    """The spans of a run and of each of its nodes fill the time from its submission to its end."""
+    history = History(GOOD, submissions=(SubmitTime(0, -5.0),))
+    found = account_of(history)
+    assert 45.0 == found.wall_s
+    assert [] == promises.account(found, history)
+    spans = found.series.spans
+    less = found._replace(series=found.series._replace(spans=(*spans[:2], *spans[3:])))
+    gap, node = promises.account(less, history)
+    assert "has a gap or counts twice" in gap
+    assert "the account of n1 has" in node
+    late = history._replace(submissions=(SubmitTime(0, -7.0),))
+    assert 2 == len(promises.account(found, late))
+    assert 1 == len(promises.account(found, History(GOOD)))
 
 
 def test_lost_and_invented_steps_are_found() -> None:
