@@ -129,6 +129,8 @@ def test_data_classes_can_be_derived_from_them(tmp_path: Path) -> None:
     first, second = MyResult(note="x"), MyResult()
     first.stdouts[0] = "out"
     assert ({}, "x", {}) == (second.stdouts, first.note, first.return_values)
+    known, same = (ProcessFailure(0, 7, -9, "none", observed_at=at) for at in (5.0, 5.4))
+    assert known == same != ProcessFailure(0, 7, -9, "none", observed_at=6.0)
     failure = my_failure(0, 7, -9, str(tmp_path / "none"), note="n")
     assert ("n", "Signal 9 (SIGKILL) received by PID 7") == (failure.note, failure.message)
 

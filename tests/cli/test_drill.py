@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import signal
@@ -133,17 +135,25 @@ def test_a_crash_while_a_hang_is_waited_for_is_not_the_drills(run: LocalRun) -> 
     assert f"another event came before an agent noticed the drill: {told}; try the drill again" in text
 
 
+class Closing(io.StringIO):
+    """An output at which the terminal is closed as soon as the drill says that it has struck."""
+
+    def write(self, text: str) -> int:
+        """Take a text, and send what a shell and a session that end send."""
+        if text.startswith("done: "):
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().write(text)
+
+
 def test_a_worker_goes_on_when_nobody_follows_the_drill_any_more(run: LocalRun) -> None:
-    """The terminal of the drill is closed: it does not leave the run hanging."""
-    argv = [sys.executable, "-m", "hpc_elastic", "drill", run.paths.root, "--hang", "--rank", "0", "--yes"]
-    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as drilling:
-        assert drilling.stdout is not None
-        drilling.stdout.readline()
-        error = Path(run.paths.attempt_logs(1), "0", "stderr.log")
-        wait_until(lambda: "hangs after step" in error.read_text(), "the worker to hang", timeout_s=30)
-        drilling.send_signal(signal.SIGHUP)
-        assert "rank 0 on local1 goes on" in drilling.stdout.read()
-        assert 1 == drilling.wait(60)
+    """The terminal is closed as soon as the worker hangs: the drill does not leave the run hanging."""
+    before = [signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)]
+    with contextlib.redirect_stdout(Closing()) as said:
+        assert 1 == app.run(["drill", run.paths.root, "--hang", "--rank", "0", "--yes"])
+    assert "rank 0 on local1 goes on" in said.getvalue()
+    assert before == [signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)]
+    assert [DrillBegan, DrillCalledOff] == [type(entry) for entry in told(run)]
 
 
 def test_a_drill_that_strikes_nothing_leaves_no_trace(tmp_path: Path, started: list[LocalRun]) -> None:

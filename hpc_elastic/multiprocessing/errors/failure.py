@@ -74,7 +74,17 @@ class ProcessFailure(DataClass):
 
     def __repr__(self) -> str:
         shown = ("local_rank", "pid", "exitcode", "error_file", "message", "timestamp")
-        return f"ProcessFailure({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
+
+    def __eq__(self, other: object) -> bool:
+        return self._values() == other._values() if type(other) is type(self) else NotImplemented
+
+    __hash__ = None
+
+    def _values(self) -> tuple[object, ...]:
+        """Return what torch compares: the time in whole seconds."""
+        place = self.local_rank, self.pid, self.exitcode, self.error_file
+        return (*place, self.error_file_data, self.message, self.timestamp)
 
     def reply(self) -> ErrorReply:
         """Return the content of the error file."""

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Annotated, Optional
 
 import typer
@@ -45,6 +45,7 @@ from hpc_elastic.store.files import list_names
 _AUTO_LEAST_S = 1800.0  # what hang_timeout = auto comes to at least
 _LOOK_S = 0.2
 _TELL_S = 10.0  # between two lines about a job that waits
+_UNSURE_ERRORS = (UnsureError, SlurmTimeoutError)
 _UNSURE = "whether anything was struck is not known: hpc-elastic timeline shows the rest"
 
 
@@ -205,18 +206,36 @@ def drill(  # noqa: PLR0913 - one flag per drill
         found = unchanged(found)
     striker = Striker(found, slurm, SystemClock())
     site = striker.granted(target) if chosen is Drill.PREEMPT else None
-    with _interruptible():
-        blow = _strike(found, striker, chosen, target)
-        say(f"done: {words}")
-        try:
-            course = _follow(found, blow, patience_s)
-        except KeyboardInterrupt:
-            course = _course(found, blow)
-            say("no longer followed")
-        finally:
-            if chosen is Drill.HANG:
-                _let_go_on(found, striker, target, blow)
+    course = _strike_and_follow(found, striker, chosen, target, patience_s)
     return _tell_verdict(found, course, site)
+
+
+def _strike_and_follow(
+    run: RunFiles, striker: Striker, chosen: Drill, target: Target, patience_s: float
+) -> Course:
+    """Strike, and follow the run; a worker that hangs goes on at the end, whenever that comes.
+
+    Raises:
+        HpcElasticError: see `_strike`.
+        KeyboardInterrupt: whether anything was struck is not known.
+    """
+    blow, may_hang = None, chosen is Drill.HANG
+    with _interruptible():
+        try:
+            blow = _strike(run, striker, chosen, target)
+            say(f"done: {target.text(chosen, is_one_task=is_array(run))}")
+            return _follow(run, blow, patience_s)
+        except KeyboardInterrupt:
+            if blow is None:
+                raise
+            say("no longer followed")
+            return _course(run, blow)
+        except HpcElasticError as error:
+            may_hang = may_hang and (blow is not None or isinstance(error, _UNSURE_ERRORS))
+            raise
+        finally:
+            if may_hang:
+                _let_go_on(run, striker, target, blow)
 
 
 def _chosen(flags: tuple[bool, ...]) -> Drill:
@@ -244,11 +263,8 @@ def _strike(run: RunFiles, striker: Striker, chosen: Drill, target: Target) -> B
     last = log.commit(lambda state: DrillBegan(state.epoch, drill_id, node, text)).last
     try:
         struck = striker.strike(chosen, target)
-    except (UnsureError, SlurmTimeoutError, KeyboardInterrupt):
+    except (*_UNSURE_ERRORS, KeyboardInterrupt):
         say(_UNSURE, err=True)
-        if chosen is Drill.HANG:
-            with suppress(HpcElasticError):
-                striker.let_go_on(target)
         raise
     except HpcElasticError as error:
         off = f"the drill was called off, nothing was struck: {_in_one_line(error)}"
@@ -299,21 +315,29 @@ def _follow(run: RunFiles, blow: Blow, patience_s: float) -> Course:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """End as for Ctrl-C when the terminal is closed or the process is ended: a worker may have to go on."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
+    """End as for Ctrl-C when the terminal is closed or the process is ended: a worker may have to go on.
+
+    A terminal that is closed sends several signals: those behind the first one do not interrupt what that
+    has begun. Below nohup SIGHUP stays ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = [signal.signal(number, _interrupt) for number in numbers]
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    taken = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+
+    def interrupt(_number: int, _frame: object) -> None:
+        for number in taken:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
     try:
+        for number in taken:
+            signal.signal(number, interrupt)
         yield
     finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-
-
-def _interrupt(_number: int, _frame: object) -> None:
-    raise KeyboardInterrupt
+        for number in taken:
+            signal.signal(number, before[number])
 
 
 def _tell_waiting(run: RunFiles, waited_s: float) -> None:
@@ -360,11 +384,20 @@ def _tell_verdict(run: RunFiles, course: Course, site: Site | None) -> int:
     return ExitCode.OK if is_well else 1
 
 
-def _let_go_on(run: RunFiles, striker: Striker, target: Target, blow: Blow) -> None:
-    """Let the worker go on where it was not ended; a worker that is gone needs nothing."""
+def _let_go_on(run: RunFiles, striker: Striker, target: Target, blow: Blow | None) -> None:
+    """Let the worker go on where it was not ended; a worker that is gone needs nothing.
+
+    Args:
+        run: the files of the run.
+        striker: has struck, or tried to.
+        target: the worker.
+        blow: None: whether anything was struck is not known.
+    """
     try:
         striker.let_go_on(target)
     except HpcElasticError:
+        return
+    if blow is None:
         return
     course = _course(run, blow)
     if course.noticed or course.overtaken:  # who went on is another one
