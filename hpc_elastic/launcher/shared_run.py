@@ -15,6 +15,7 @@ from hpc_elastic.launcher.failures import error_of, run_failed
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs
 from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
 from hpc_elastic.node.stop_rules import DrainTimes
+from hpc_elastic.node.workers.local_group import Command
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.shared_fs import SharedFsHandler
 from hpc_elastic.slurm.client.environment import SlurmEnv
@@ -106,16 +107,13 @@ def options_of(
     node = slurm.node_name if slurm and slurm.node_name else facts.member.node
     addr = _LOOPBACK if config.max_nodes == 1 else node if slurm else facts.addr
     grace_s = float(config.shutdown_timeout or 0)
-    is_function = not isinstance(task.entrypoint, str)
     return LaunchOptions(
         paths=paths,
         run_id=config.run_id,
         rendezvous=settings,
         slots=config.nproc_per_node,
-        argv=() if is_function else (str(task.entrypoint), *(str(arg) for arg in task.args)),
+        command=_command_of(config, task, paths),
         title=task.name,
-        logs=config.wanted_logs or DefaultLogsSpecs(paths.logs, is_of_run=True),
-        prefixes=config.log_line_prefix_template or _PREFIX,
         max_restarts=config.max_restarts,
         times=AgentTimes(
             drain=DrainTimes(stop=grace_s, warning=grace_s),
@@ -126,16 +124,27 @@ def options_of(
         signals=signal_meanings(config.signals_to_handle),
         node=node,
         addr=config.local_addr or addr,
-        role=config.role,
-        entrypoint=None if isinstance(task.entrypoint, str) else task.entrypoint,
-        args=task.args if is_function else (),
-        start_method=config.start_method,
-        numa=config.numa_options,
-        virtual_local_rank=config.virtual_local_rank,
-        stdout_filters=tuple(config.duplicate_stdout_filters or ()),
-        stderr_filters=tuple(config.duplicate_stderr_filters or ()),
         event_log_handler=config.event_log_handler,
         preload=tuple(config.preload),
+    )
+
+
+def _command_of(config: LaunchConfig, task: LaunchTask, paths: RunPaths) -> Command:
+    program = task.entrypoint if isinstance(task.entrypoint, str) else None
+    return Command(
+        config.role,
+        () if program is None else (program, *map(str, task.args)),
+        config.wanted_logs or DefaultLogsSpecs(paths.logs, is_of_run=True),
+        config.log_line_prefix_template or _PREFIX,
+        function=None if isinstance(task.entrypoint, str) else task.entrypoint,
+        args=task.args if program is None else (),
+        start_method=config.start_method,
+        numa=config.numa_options,
+        filters=(
+            tuple(config.duplicate_stdout_filters or ()),
+            tuple(config.duplicate_stderr_filters or ()),
+        ),
+        virtual_local_rank=config.virtual_local_rank,
     )
 
 

@@ -196,9 +196,11 @@ def _preloader(options: LaunchOptions, context: StartContext, log: AgentLog) -> 
 
     adopt_orphans()  # the workers that it forks
     env = {**(base_env_for(os.environ) or os.environ), **dict(run_env(options).defaults)}
-    argv, path = _interpreter(options)
+    argv, path = _interpreter(options.command)
     if not argv:
-        log.say(f"nothing is preloaded: functions are started by {options.start_method}, and not by spawn")
+        log.say(
+            f"nothing is preloaded: functions are started by {options.command.start_method}, and not by spawn"
+        )
     named = tuple(name for name in options.preload if name != AUTO)
     lessons = LessonFile(options.paths.preload) if AUTO in options.preload else None
     wanted = Preloaded(named, argv, env, os.getcwd(), context.scratch, lessons, path)
@@ -208,11 +210,11 @@ def _preloader(options: LaunchOptions, context: StartContext, log: AgentLog) -> 
     return made
 
 
-def _interpreter(options: LaunchOptions) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _interpreter(command: Command) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the workers' command, none of functions that are forked, and the search path of functions."""
-    if options.entrypoint is None:
-        return options.argv, ()
-    if options.start_method != "spawn" and not sys.flags.isolated:
+    if command.function is None:
+        return command.argv, ()
+    if command.start_method != "spawn" and not sys.flags.isolated:
         return (), ()
     from hpc_elastic.multiprocessing.function_start import spawning_command  # noqa: PLC0415 - not for programs
 
@@ -226,12 +228,13 @@ def _build(
     log: AgentLog,
     context: StartContext,
 ) -> NodeAgent:
+    command = options.command
     spec = WorkerSpec(
-        role=options.role,
+        role=command.role,
         local_world_size=options.slots,
         rdzv_handler=rendezvous,
-        entrypoint=options.entrypoint or options.argv[0],
-        args=options.args if options.entrypoint else options.argv[1:],
+        entrypoint=command.function or command.argv[0],
+        args=command.args if command.function else command.argv[1:],
         max_restarts=options.max_restarts,
         event_log_handler=options.event_log_handler,
     )
@@ -252,7 +255,7 @@ def _build(
         loop=loop,
         log=log,
         rendezvous=rendezvous,
-        command=_command(options),
+        command=command,
         run=run_env(options),
         start=_start_settings(options, context),
         paths=options.paths,
@@ -322,21 +325,6 @@ def _probe_of(
     return Probe(options.probe, place, agent)
 
 
-def _command(options: LaunchOptions) -> Command:
-    return Command(
-        options.role,
-        options.argv,
-        options.logs,
-        options.prefixes,
-        function=options.entrypoint,
-        args=options.args,
-        start_method=options.start_method,
-        numa=options.numa,
-        filters=(options.stdout_filters or (), options.stderr_filters or ()),
-        virtual_local_rank=options.virtual_local_rank,
-    )
-
-
 def _remember_bad_nodes(options: LaunchOptions, slurm: SlurmEnv, opened: OpenAgent, outcome: Outcome) -> None:
     """Record the failures of nodes in a run without a batch script of ours; a few nodes do it for all."""
     state, log, place = opened.run.state, opened.log, opened.run.place_among_survivors()
@@ -404,7 +392,7 @@ def run_env(options: LaunchOptions) -> RunEnv:
 
         defaults.update(tracker_env(options.run_id, options.paths.root))
     given = tuple((name, value) for name, value in defaults.items() if name not in os.environ)
-    if options.virtual_local_rank:  # a worker's own device is one of these
+    if options.command.virtual_local_rank:  # a worker's own device is one of these
         given += tuple((name, os.environ[name]) for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ)
     is_slurm_task = "SLURM_PROCID" in os.environ
     return RunEnv(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import StoreError
@@ -15,7 +15,6 @@ from hpc_elastic.meet.membership import Membership, NodeFacts
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
 from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
-from hpc_elastic.multiprocessing.logs import LogsSpecs
 from hpc_elastic.node.agent import NodeAgent
 from hpc_elastic.node.decision import RestartBudgets
 from hpc_elastic.node.loop import EventLoop
@@ -23,6 +22,7 @@ from hpc_elastic.node.probe.rules import ProbeOptions
 from hpc_elastic.node.setup.agent_log import AgentLog
 from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
 from hpc_elastic.node.setup.hang_times import HangOptions
+from hpc_elastic.node.workers.local_group import Command
 from hpc_elastic.paths import RunPaths, round_scope
 from hpc_elastic.record import checkpoints
 from hpc_elastic.record.array_task import epoch_now
@@ -39,10 +39,6 @@ from hpc_elastic.store.kv import open_round_store
 from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.root import HeldRoot
 from hpc_elastic.store.shared_dir import SharedDirStore
-
-if TYPE_CHECKING:
-    from hpc_elastic.processes.numa import NumaOptions
-
 
 _MARKS_AT_ONCE = 1000
 _agents = itertools.count()
@@ -92,7 +88,7 @@ def rendezvous_of(
     again = next(_agents)  # one process may have several agents, at once or one after the other
     task = slurm.task if slurm else None
     node_id = f"{options.node}.{os.getpid()}{f'-{again}' if again else ''}{task.tag if task else ''}"
-    member = Member(node_id, options.node, options.slots, options.role)
+    member = Member(node_id, options.node, options.slots, options.command.role)
     facts = NodeFacts(member, host=os.uname().nodename, addr=options.master_addr or options.addr)
     expected = slurm.node_names if slurm and task is None else ()
     settings = options.rendezvous._replace(may_outgrow=task is not None)
@@ -170,25 +166,15 @@ class LaunchOptions(NamedTuple):
     run_id: str
     rendezvous: MeetingSettings
     slots: int  # workers on this node
-    argv: tuple[str, ...]  # what each worker runs
+    command: Command  # what each worker runs
     title: str  # its name for people
-    logs: LogsSpecs
-    prefixes: str
     max_restarts: int
     times: AgentTimes
     signals: SignalMeanings
     node: str
     addr: str
-    role: str = "default_role"
     master_addr: str | None = None
     master_port: int | None = None
-    entrypoint: Callable[..., Any] | None = None  # what each worker runs instead of a program
-    args: tuple[Any, ...] = ()  # of the entrypoint
-    start_method: str = "spawn"  # of the entrypoint
-    numa: NumaOptions | None = None
-    virtual_local_rank: bool = False
-    stdout_filters: tuple[str, ...] | None = None  # which teed lines also go to a common file
-    stderr_filters: tuple[str, ...] | None = None
     event_log_handler: str = "null"
     hangs: HangOptions = HangOptions()  # how long workers may make no progress
     watch_node_drain: bool = False  # leave nodes that Slurm drains

@@ -17,6 +17,7 @@ from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs
 from hpc_elastic.node.outcome import Outcome
 from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
 from hpc_elastic.node.spec import RunResult, WorkerGroup, WorkerState
+from hpc_elastic.node.workers.local_group import Command
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.run_directory import prepare_run_dir
 from hpc_elastic.start.agent import open_agent
@@ -81,10 +82,13 @@ def opened(
         "run",
         MeetingSettings(heartbeat_interval=0.1, lease=5.0),
         slots=2,
-        argv=(sys.executable, str(script), *args),
+        command=Command(
+            "default_role",
+            (sys.executable, str(script), *args),
+            DefaultLogsSpecs(paths.logs, is_of_run=True),
+            "",
+        ),
         title="train.py",
-        logs=DefaultLogsSpecs(paths.logs, is_of_run=True),
-        prefixes="",
         max_restarts=max_restarts,
         times=times or AgentTimes(),
         signals=SignalMeanings((), (), ()),

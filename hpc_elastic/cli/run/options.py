@@ -12,6 +12,7 @@ from typing import NamedTuple
 from hpc_elastic.cli.run.nodes import FIXED_MASTER, RunPlace, check_room, node_name, place_of, settings_of
 from hpc_elastic.cli.run.values import meanings, signals, slots
 from hpc_elastic.cli.run.work import (
+    Work,
     check_binding,
     check_script,
     event_handler_of,
@@ -24,11 +25,14 @@ from hpc_elastic.cli.run.work import (
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.meet.rules import MeetingSettings
+from hpc_elastic.multiprocessing.logs import LogsSpecs
 from hpc_elastic.node.decision import RestartBudgets
 from hpc_elastic.node.probe.rules import ProbeOptions
 from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
 from hpc_elastic.node.setup.hang_times import HangOptions
 from hpc_elastic.node.stop_rules import DrainTimes, Unasked
+from hpc_elastic.node.workers.local_group import Command
+from hpc_elastic.processes.numa import NumaOptions
 from hpc_elastic.settings.of_run import RUN, RunSettings
 from hpc_elastic.settings.setting import AT_LEAST_0, agents, check_number, check_values
 from hpc_elastic.settings.table import JobSettings
@@ -182,25 +186,15 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> RunPlan:
         run_id=place.run_id,
         rendezvous=settings,
         slots=count,
-        argv=work.argv,
+        command=_command(args, work, numa, logs_of(args, place.paths), prefix_of(args, environ)),
         title=title_of((args.training_script, *args.training_script_args)),
-        logs=logs_of(args, place.paths),
-        prefixes=prefix_of(args, environ),
         max_restarts=args.max_restarts,
         times=times,
         signals=signals,
         node=node,
         addr=args.local_addr or node if slurm else args.local_addr or os.uname().nodename,
-        role=args.role,
         master_addr=master.addr,
         master_port=master.port,
-        entrypoint=work.entrypoint,
-        args=work.args,
-        start_method=args.start_method,
-        numa=numa,
-        virtual_local_rank=args.virtual_local_rank,
-        stdout_filters=tuple(args.duplicate_stdout_filters) or None,
-        stderr_filters=tuple(args.duplicate_stderr_filters) or None,
         event_log_handler=events,
         probe=probe_of(args),
         hangs=hang_options_of(args),
@@ -211,6 +205,23 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> RunPlan:
         preload=preload_of(args),
     )
     return RunPlan(options, slurm, place, (*notes, *_use_env(args), *master_notes, *place.notes))
+
+
+def _command(
+    args: argparse.Namespace, work: Work, numa: NumaOptions | None, logs: LogsSpecs, prefixes: str
+) -> Command:
+    return Command(
+        args.role,
+        work.argv,
+        logs,
+        prefixes,
+        function=work.entrypoint,
+        args=work.args,
+        start_method=args.start_method,
+        numa=numa,
+        filters=(tuple(args.duplicate_stdout_filters), tuple(args.duplicate_stderr_filters)),
+        virtual_local_rank=args.virtual_local_rank,
+    )
 
 
 def _use_env(args: argparse.Namespace) -> list[str]:

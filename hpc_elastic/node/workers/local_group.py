@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.functions import MultiprocessContext
     from hpc_elastic.multiprocessing.group import ProcessGroup
     from hpc_elastic.multiprocessing.group_logs import Filters
+    from hpc_elastic.processes.numa import NumaOptions
 
 Results: TypeAlias = tuple[Mapping[int, Any], Mapping[int, ProcessFailure]]
 """What workers returned and how they failed, by global rank."""
@@ -39,14 +40,14 @@ _VERDICTS = {BAD_NODE: Verdict.BAD_NODE, GIVE_UP: Verdict.GIVE_UP}
 class Command(NamedTuple):
     """The work of each worker: a program, or a function if one is given."""
 
-    name: str
+    role: str
     argv: tuple[str, ...]  # of a program
     logs: LogsSpecs
     prefixes: str  # template of the prefix of a line shown on the console
     function: Callable[..., Any] | None = None
     args: tuple[Any, ...] = ()  # of the function
     start_method: str = "spawn"  # of the function: spawn, fork or forkserver
-    numa: object = None  # binds each worker to the CPUs near its GPU
+    numa: NumaOptions | None = None  # binds each worker to the CPUs near its GPU
     filters: Filters = ((), ())  # which teed lines of stdout, of stderr, go to a common file, too
     virtual_local_rank: bool = False  # each worker sees its own GPU alone, and is local rank 0
 
@@ -133,7 +134,7 @@ class LocalGroup:
         if command.function is not None:
             return _start_function(command, envs, prefixes, self._settings)
         context = SubprocessContext(
-            command.name,
+            command.role,
             command.argv[0],
             {rank: substitute(command.argv[1:], rank) for rank in envs},
             envs,
@@ -419,7 +420,7 @@ def _start_function(
     if function is None:
         raise ValueError("there is no function to run")
     context = MultiprocessContext(
-        command.name,
+        command.role,
         function,
         {rank: substitute_texts(command.args, rank) for rank in envs},
         envs,
