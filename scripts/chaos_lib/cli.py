@@ -79,7 +79,8 @@ def _on_a_cluster(options: argparse.Namespace, seed: int, root: Path) -> list[Ve
 def _runs(options: argparse.Namespace, seed: int, cluster: Cluster, disk: Disk) -> list[Verdict]:
     evidence = options.evidence.absolute()
     kinds = options.only.split(",") if options.only else list(FAULTS)
-    ground = Ground(cluster, disk, kinds, options.example, options.mode, evidence, {}, _say)
+    flags = ("--preload", options.preload) if options.preload else ()
+    ground = Ground(cluster, disk, kinds, options.example, options.mode, flags, evidence, {}, _say)
     stop_at = time.time() + options.minutes * 60
     verdicts: list[Verdict] = []
     number = options.first
@@ -116,6 +117,9 @@ def _parser() -> argparse.ArgumentParser:
         "--expedite", action="store_true", help="the site allows expedited requeues (Slurm 25.11 or later)"
     )
     parser.add_argument("--example", choices=["plain", "digits_ddp"], default="plain")
+    parser.add_argument(
+        "--preload", metavar="NAMES", help="the workers are forked warm, those of the undisturbed run are not"
+    )
     parser.add_argument("--only", type=_kinds, metavar="FAULT,...", help=f"of {', '.join(FAULTS)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
     parser.add_argument("--write", action="store_true", help=f"put the summary into {PAGE.name}")

@@ -51,6 +51,7 @@ class Ground(NamedTuple):
     kinds: Sequence[str]
     example: str
     mode: str
+    flags: tuple[str, ...]  # of `submit`, the same for all runs
     evidence: Path  # where what is kept of broken runs lies
     expected: dict[tuple[str, int, str], dict[str, Any]]  # results that are known already
     say: Callable[[str], None]
@@ -79,7 +80,8 @@ def run_one(ground: Ground, number: int, seed: int, stop_at: float) -> Verdict:
         stop_at: no fault strikes later [s since the epoch].
     """
     draw = random.Random(f"{seed}/{number}")  # noqa: S311 - repeatable, not secret
-    shape = draw_shape(draw, ground.example, ground.mode)
+    drawn = draw_shape(draw, ground.example, ground.mode)
+    shape = drawn._replace(flags=(*drawn.flags, *ground.flags))
     name = f"run-{number:03d}"
     began = time.time()
     ground.say(f"{name} {clock_text(began)} {shape.text()}")
