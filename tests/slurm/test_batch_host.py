@@ -131,12 +131,19 @@ def test_the_script_is_left_to_decide(drained: RunPaths, job: FakeJob) -> None:
 
 
 def test_the_job_is_requeued_once_slurm_has_noticed(drained: RunPaths, job: FakeJob) -> None:
-    """The first survivor waits until Slurm has taken the node away, then requeues."""
-    looks = iter(range(100))
-    clock = EventfulClock(lambda: job.set(NodeList="n[1-2]" if next(looks) < 20 else "n2"))
+    """The first survivor waits until Slurm has taken the node away, then requeues after a short pause."""
+    noticed_s = WATCH_S + 22
+
+    def happen() -> None:
+        if clock.monotonic() >= began + noticed_s:
+            job.set(NodeList="n2")
+
+    clock = EventfulClock(happen)
+    began = clock.monotonic()
     finish(drained, clock)
     assert 1 == requeues(drained)
-    assert clock.monotonic() - 1000 > 20
+    assert noticed_s <= clock.monotonic() - began < noticed_s * 1.1
+    assert len(job.questions) < 40
 
 
 def test_a_file_system_that_is_away_for_a_while_does_not_stop_a_survivor(

@@ -29,7 +29,10 @@ WATCH_S = 8.0  # the script counts every 2 s
 STAGGER_S = 20.0  # between one survivor and the next who takes over
 KILLED_STAGGER_S = 1.0  # the same where Slurm ends the job for want of its script: all die after KillWait
 ASKING = 2  # so many survivors ask Slurm whether it ends the job, while they watch the script
-_FIRST_PAUSE_S = 1.0
+_LOOK_S = 1.0  # between two looks at the run directory
+_PAUSE_SHARE = 0.1  # of the time that a survivor has waited for Slurm: its next pause
+_LEAST_PAUSE_S = 1.0  # between two questions of the first survivor to Slurm
+_LEAST_PAUSE_OF_OTHERS_S = 5.0  # hundreds of them may ask
 _LONGEST_PAUSE_S = 15.0
 
 
@@ -60,11 +63,12 @@ def requeue_in_its_place(
         if script_is_alive(paths, clock, lambda: place < ASKING and _ends_for_its_script(slurm, start)):
             say("its batch script is alive: it decides")
             return
-        wait_until_removed(slurm, start.job_ref, known.batch_host, clock, handled=handled)
+        pause_s = _LEAST_PAUSE_OF_OTHERS_S if place else _LEAST_PAUSE_S
+        wait_until_removed(slurm, start.job_ref, known.batch_host, clock, handled=handled, pause_s=pause_s)
         killed = _ends_for_its_script(slurm, start)
     turn = clock.monotonic() + place * (KILLED_STAGGER_S if killed else STAGGER_S)
     while clock.monotonic() < turn and (killed or not handled()):
-        clock.sleep(_FIRST_PAUSE_S)
+        clock.sleep(_LOOK_S)
     # what another one has written down it may have been unable to do, with its node cut off from Slurm
     if not handled() or (killed and _ends_for_its_script(slurm, start)):
         _finish(start, clock, say)
@@ -139,7 +143,7 @@ def script_is_alive(paths: RunPaths, clock: Clock, was_killed: Callable[[], bool
         if is_late or was_killed():
             return False
         first = now if first is None else first
-        clock.sleep(_FIRST_PAUSE_S)
+        clock.sleep(_LOOK_S)
 
 
 def _ends_for_its_script(slurm: Slurm, start: Start) -> bool:
@@ -159,13 +163,14 @@ def _beat(paths: RunPaths) -> bytes | None:
 
 
 def wait_until_removed(
-    slurm: Slurm, job_ref: str, node: str, clock: Clock, *, handled: Callable[[], bool]
+    slurm: Slurm, job_ref: str, node: str, clock: Clock, *, handled: Callable[[], bool], pause_s: float
 ) -> None:
     """Wait until Slurm itself has noticed that a node of a job is lost.
 
     A job with GPUs that is requeued before that starts again without them: slurmctld (seen with
     22.05.8) loses the job's GPU records when the node goes down while the job is completing. Waiting
-    costs no time, as the job cannot start again before Slurm has given the node up.
+    costs no time, as the job cannot start again before Slurm has given the node up. So that the pauses
+    cost little either, each is a tenth of the time waited so far.
 
     Args:
         slurm: Slurm's commands.
@@ -173,13 +178,14 @@ def wait_until_removed(
         node: the lost node.
         clock: paces the questions.
         handled: tells whether the job has been requeued meanwhile.
+        pause_s: the shortest pause between two questions [s].
     """
-    pause_s, give_up_at = _FIRST_PAUSE_S, clock.monotonic() + LIMIT_S
-    while clock.monotonic() < give_up_at and not handled():
+    began = clock.monotonic()
+    while clock.monotonic() < began + LIMIT_S and not handled():
         if not _holds(slurm, job_ref, node):
             return
-        clock.sleep(pause_s)
-        pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
+        waited_s = clock.monotonic() - began
+        clock.sleep(min(max(_PAUSE_SHARE * waited_s, pause_s), _LONGEST_PAUSE_S))
 
 
 def _holds(slurm: Slurm, job_ref: str, node: str) -> bool:
