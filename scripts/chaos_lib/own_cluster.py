@@ -62,4 +62,9 @@ def cluster_in(root: Path, tracker: str, parameters: str = "") -> Iterator[Clust
 
 def load_text() -> str:
     """Return how busy this machine was meanwhile."""
-    return f"{len(os.sched_getaffinity(0))} CPUs, {os.getloadavg()[1]:.1f} runnable processes meanwhile"
+    return f"{len(os.sched_getaffinity(0))} CPUs, {runnable():.1f} runnable processes meanwhile"
+
+
+def runnable() -> float:
+    """Return how many processes were runnable in the last minutes."""
+    return os.getloadavg()[1]

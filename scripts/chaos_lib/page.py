@@ -19,6 +19,11 @@ def shown(words: Sequence[str]) -> str:
     return "".join(f" {word}" for word in kept)
 
 
+def between(page: str, name: str) -> str:
+    """Return what stands between the two marks of a page, as `put_into` has put it there."""
+    return page.partition(f"<!-- {name}: begin -->")[2].partition(f"<!-- {name}: end -->")[0].strip()
+
+
 def put_into(page: str, name: str, text: str) -> str:
     """Return a page with what stands between its two marks replaced.
 

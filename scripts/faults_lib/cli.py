@@ -11,12 +11,20 @@ import sys
 import time
 from pathlib import Path
 
-from chaos_lib.own_cluster import SLURM_HELP, TRACKERS, cluster_in, directory, load_text, may_run
-from chaos_lib.page import put_into, shown
+from chaos_lib.own_cluster import (
+    SLURM_HELP,
+    TRACKERS,
+    cluster_in,
+    directory,
+    load_text,
+    may_run,
+    runnable,
+)
+from chaos_lib.page import between, put_into, shown
 
 from faults_lib.job import Launcher
 from faults_lib.measures import MEASURES, WITH_TORCHRUN, Place, Sample, measure
-from faults_lib.table import missed, render
+from faults_lib.table import column, missed, render, with_column
 from tests.real_slurm.cluster import REPOSITORY, Cluster
 
 PAGE = REPOSITORY / "docs" / "faults.md"
@@ -91,13 +99,22 @@ def _report(
         options.json.write_text(json.dumps(record, indent=1) + "\n")
     if options.write:
         page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(put_into(page, "faults", f"{_where(argv)}\n\n{text}"), encoding="utf-8")
+        if options.slurm:
+            cells = {
+                **column(results[judged]),
+                "measured on": time.strftime("%Y-%m-%d"),
+                "runnable processes meanwhile": f"{runnable():.1f}",
+            }
+            name = f"{_slurm().split()[-1]}, {options.tracker}"
+            page = put_into(page, "releases", with_column(between(page, "releases"), name, cells))
+        else:
+            page = put_into(page, "faults", f"{_where(argv)}\n\n{text}")
+        PAGE.write_text(page, encoding="utf-8")
     return 1 if options.strict and bad else 0
 
 
 def _where(argv: list[str]) -> str:
     """Return machine, versions, date and command in one line."""
-    version = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=False).stdout.strip()
     torch = ""
     if importlib.util.find_spec("torch") is not None:
         from importlib.metadata import version as version_of  # noqa: PLC0415 - beside its use
@@ -105,9 +122,14 @@ def _where(argv: list[str]) -> str:
         torch = f", torch {version_of('torch').partition('+')[0]}"
     return (
         f"Measured on {time.strftime('%Y-%m-%d')} with `scripts/faults{shown(argv)}`: "
-        f"{version}, Python {platform.python_version()}{torch}, "
+        f"{_slurm()}, Python {platform.python_version()}{torch}, "
         f"Linux {platform.release().partition('-')[0]}, {load_text()}."
     )
+
+
+def _slurm() -> str:
+    """Return name and version of the Slurm here, such as `slurm-wlm 22.05.8`."""
+    return subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -122,7 +144,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tracker", choices=TRACKERS, default="cgroup")
     parser.add_argument("--slurm", metavar="VERSION", help=SLURM_HELP)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples there")
-    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help=f"put the table into {PAGE.name}; with --slurm a column of its own",
+    )
     parser.add_argument("--strict", action="store_true", help="exit 1 if a target is missed")
     return parser
 

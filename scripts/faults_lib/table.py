@@ -61,6 +61,29 @@ def render(results: Results, judged: str) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def column(found: Mapping[str, Sequence[Sample]]) -> dict[str, str]:
+    """Return the median time until all run again, per fault as it is called in the table."""
+    return {ROWS[name].text: _seconds(samples, "running") or "no result" for name, samples in found.items()}
+
+
+def with_column(table: str, name: str, cells: Mapping[str, str]) -> str:
+    """Return a table of Markdown with one column new or replaced.
+
+    Args:
+        table: has the name of each row in its first column; empty if there is none yet.
+        name: of the column.
+        cells: what stands in it, per row; a row that is not there yet is added.
+    """
+    lines = [[cell.strip() for cell in line.strip(" |").split(" | ")] for line in table.strip().splitlines()]
+    head, *rows = lines or [["fault"]]
+    kept = {row[0]: dict(zip(head, row, strict=False)) for row in rows[1:]}
+    for row, cell in cells.items():
+        kept.setdefault(row, {head[0]: row})[name] = cell
+    names = [head[0], *sorted({*head[1:], name})]
+    body = [[row.get(key, "") for key in names] for row in kept.values()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (names, ["---"] * len(names), *body))
+
+
 def missed(results: Results, judged: str) -> list[str]:
     """Return the measures whose target is missed."""
     found = results.get(judged, {})

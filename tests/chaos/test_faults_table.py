@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from chaos_lib.page import put_into, shown
+from chaos_lib.page import between, put_into, shown
 from faults_lib.measures import Sample
-from faults_lib.table import missed, render
+from faults_lib.table import column, missed, render, with_column
 
 QUICK = [Sample(0.01, 0.02, 0.1), Sample(0.01, 0.04, 0.3), Sample(0.02, 0.03, 0.15)]
 SLOW = [Sample(None, 1.0, 2.5)]
@@ -43,3 +43,16 @@ def test_a_page_keeps_what_stands_around_the_marks() -> None:
     assert once == put_into(once, "x", "new")
     assert ("before", "after") == (once.splitlines()[0], once.splitlines()[-1])
     assert "old" not in once
+
+
+def test_a_release_has_a_column_of_its_own() -> None:
+    """A column is replaced, or put in order beside the others, which stay; so do their rows."""
+    page = put_into(
+        "<!-- x: begin --><!-- x: end -->", "x", with_column("", "26.05", {"a": "1.00 s", "b": ""})
+    )
+    later = column({"worker-killed": QUICK, "hung": []})
+    table = with_column(with_column(between(page, "x"), "24.11", {"b": "2.00 s"}), "26.05", {"a": "3.00 s"})
+    assert ["| fault | 24.11 | 26.05 |", "| --- | --- | --- |", "| a |  | 3.00 s |", "| b | 2.00 s |  |"] == (
+        table.splitlines()
+    )
+    assert ["0.15 s", "no result"] == list(later.values())

@@ -21,6 +21,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 DEVCLUSTER = REPOSITORY / "scripts" / "devcluster"
 LOG_TAIL_LINES = 40
 USER_PATH = "/usr/local/bin:/usr/bin:/bin"
+EXTRA = os.environ.get("DEVCLUSTER_EXTRA", "")  # lines of slurm.conf, between semicolons
 DELAYS = os.environ.get("DEVCLUSTER_DELAYS", "")  # SECONDS:SEED, see `delay_strike`
 _STRIKES = frozenset({"scancel", "update", "requeue", "suspend", "resume", "crash", "cut", "exec", "stop"})
 _random = random.Random(DELAYS.partition(":")[2])
@@ -77,7 +78,8 @@ class Cluster(Waits, Facts):
         """
         where, shape = ("--dir", str(directory)), ("--nodes", str(nodes), "--proctrack", tracker)
         auth = os.environ.get("DEVCLUSTER_AUTH")
-        options = (*(("--auth", auth) if auth else ()), *options)
+        extra = [word for line in EXTRA.split(";") if line for word in ("--extra", line)]
+        options = (*(("--auth", auth) if auth else ()), *extra, *options)
         done = devcluster("start", *where, *shape, *options)
         match = re.fullmatch(r"export SLURM_CONF=(.+)\n", done.stdout)
         if done.returncode != 0 or match is None:

@@ -2,6 +2,7 @@
 
 Tests run under the process tracker `linuxproc`, those marked `both_trackers` also under `cgroup`;
 the environment variable DEVCLUSTER_PROCTRACK names others for all. Missing packages are installed.
+DEVCLUSTER_EXTRA has lines for the slurm.conf of each cluster, with semicolons between them.
 DEVCLUSTER_DELAYS=SECONDS:SEED has each strike come up to so much later: the same tests, other timings.
 Without root, packages or namespaces the tests are skipped, but they fail where HPC_ELASTIC_NO_SKIP=1.
 """
