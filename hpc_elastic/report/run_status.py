@@ -277,8 +277,8 @@ def _leaving(state: RunState, back: str) -> RunStatus:
         return RunStatus(RunPhase.REQUEUED, f"{_drained_text(state, back)}, leaves the nodes")
     drain = state.drain
     cause = who_asked(state, drain.cause).text or CAUSES[drain.cause] if drain is not None else ""
-    step = "" if (state.stop_step or -1) < 0 else f"; all running ranks stop at step {state.stop_step}"
-    return RunStatus(RunPhase.DRAINING, f"draining: {cause}{step}")
+    where = f"; all running ranks stop at step {state.stop_step} at the latest"
+    return RunStatus(RunPhase.DRAINING, f"draining: {cause}{'' if (state.stop_step or -1) < 0 else where}")
 
 
 def round_text(formed: RoundFormed) -> str:

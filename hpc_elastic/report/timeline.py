@@ -296,7 +296,7 @@ def stop_text(entry: StopAgreed) -> str:
     """Return where the workers stop; for those that do not tell their steps it is not known."""
     is_told = entry.step >= 0
     return (
-        f"all running ranks stop at step {entry.step}"
+        f"all running ranks stop at step {entry.step} at the latest"
         if is_told
         else "the workers do not ask whether to stop"
     )

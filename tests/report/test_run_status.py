@@ -81,7 +81,7 @@ def test_why_a_job_waits_again_is_what_finish_has_found_out(cause: Cause | None,
             (STARTED, FIRST_ROUND, DRAIN, StopAgreed(1, 9)),
             None,
             RunPhase.DRAINING,
-            "time limit; all running ranks stop at step 9",
+            "time limit; all running ranks stop at step 9 at the latest",
         ),
         (
             (STARTED, FIRST_ROUND, DRAIN, Drained(EPOCH, Cause.TIME_LIMIT, 9, "")),

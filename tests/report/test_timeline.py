@@ -82,7 +82,7 @@ def test_a_run_with_a_crash_a_loss_and_a_requeue() -> None:
         "round 2 ended after 1 min 5 s: lost n2",
         "round 3: 2 workers on n1, formed in 0.0 s",
         "drain asked for on n1: SIGTERM",
-        "all running ranks stop at step 50",
+        "all running ranks stop at step 50 at the latest",
         "drained (SIGTERM) in 3.0 s; checkpoint of step 50",
         "requeued (preemption)",
         "job 7 started on n1, n2 (restart 1)",

@@ -106,10 +106,14 @@ def test_header_lines_are_quoted_as_sbatch_reads_them(value: str | int | bool, l
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"), [("hold", "yes", "takes no value"), ("gres", True, "needs a value")]
+    ("name", "value", "words"),
+    [
+        ("hold", "", "takes no value.*\\n.*write -o hold, "),
+        ("gres", True, "needs a value\\n.*write -o gres=VALUE, "),
+    ],
 )
 def test_flags_take_no_value_and_others_need_one(name: str, value: str | bool, words: str) -> None:
-    """A flag with a value and an option without one are told apart."""
+    """A flag with a value and an option without one are told apart; the fix is of a command line, too."""
     with pytest.raises(InputError, match=words):
         options.check_value(name, value)
 

@@ -82,7 +82,7 @@ class ProcessFailure(DataClass):
     __hash__ = None
 
     def _values(self) -> tuple[object, ...]:
-        """Return what torch compares: the time in whole seconds."""
+        """Return the values that torch compares: the time is in whole seconds."""
         place = self.local_rank, self.pid, self.exitcode, self.error_file
         return (*place, self.error_file_data, self.message, self.timestamp)
 

@@ -191,11 +191,11 @@ def check_value(name: str, value: OptionValue) -> None:
     """
     where = f"sbatch.{name}"
     if name in FLAGS and not isinstance(value, bool):
-        raise InputError(
-            f"--{name} takes no value, but got {value!r}", where=where, fix=f"write {name} = true"
-        )
+        fix = f"write -o {name}, in a job file {name} = true"
+        raise InputError(f"--{name} takes no value, but got {value!r}", where=where, fix=fix)
     if name in WITH_VALUE and isinstance(value, bool):
-        raise InputError(f"--{name} needs a value", where=where, fix=f"write {name} = VALUE")
+        fix = f"write -o {name}=VALUE, in a job file {name} = VALUE"
+        raise InputError(f"--{name} needs a value", where=where, fix=fix)
     if isinstance(value, str) and has_control(value):
         raise InputError(
             f"the value {value!r} of --{name} holds a line break or control character, "

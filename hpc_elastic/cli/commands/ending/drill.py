@@ -317,8 +317,8 @@ def _follow(run: RunFiles, blow: Blow, patience_s: float) -> Course:
 def _interruptible() -> Iterator[None]:
     """End as for Ctrl-C when the terminal is closed or the process is ended: a worker may have to go on.
 
-    A terminal that is closed sends several signals: those behind the first one do not interrupt what that
-    has begun. Below nohup SIGHUP stays ignored.
+    A terminal that is closed sends several signals: only the first one interrupts. Below nohup SIGHUP stays
+    ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
