@@ -394,6 +394,30 @@ def make_directory(path: str) -> bool:
         return True
 
 
+def make_own(path: str) -> bool:
+    """Make a directory that only its owner can use, and those above it that are missing.
+
+    Returns:
+        Whether it was made here; False: the name was there.
+
+    Raises:
+        OSError: the file system refused.
+    """
+    try:
+        retry(lambda: _make_with_parents(path))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _make_with_parents(path: str) -> None:
+    try:
+        os.mkdir(path, 0o700)
+    except FileNotFoundError:
+        make_directories(os.path.dirname(path))
+        os.mkdir(path, 0o700)
+
+
 def make_directories(path: str, mode: int = 0o700) -> None:
     """Make a directory, and those above it that are missing; anybody may make them at the same moment.
 

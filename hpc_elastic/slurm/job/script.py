@@ -22,6 +22,7 @@ from hpc_elastic.slurm.job.values import number_text
 
 BASE = "base.sbatch"  # the name that the other templates extend
 MAX_RELAUNCH = usual(FinishSettings.max_relaunch)
+_HEALTH_S = usual(JobSettings.health_timeout)  # for a look at a node
 _PROGRAMS = 2  # that an agent runs one after the other to look at its node, each for so long at most
 _SLOW_START_S = 600.0  # Python from a busy file system
 _SILENT_S = 120.0  # without a sign of life from any agent
@@ -192,8 +193,7 @@ def _silent_s(spec: JobSpec) -> int:
 
 def _start_s(spec: JobSpec) -> int:
     """Return how much longer that is while agents have told no names: they start slowly, or look at nodes."""
-    given_s = spec.health_timeout
-    health_s = usual(JobSettings.health_timeout) if given_s is None else given_s
+    health_s = _HEALTH_S if spec.health_timeout is None else spec.health_timeout
     return math.ceil(_SLOW_START_S + _PROGRAMS * health_s)
 
 

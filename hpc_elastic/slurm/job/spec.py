@@ -187,7 +187,7 @@ def check_spec(spec: JobSpec) -> None:
         InputError: naming both fields and the one to remove.
     """
     _check_command(spec)
-    _check_streams(spec)
+    _check_workers(spec)
     _check_requests(spec)
     _check_variables(spec)
     _check_times(spec)
@@ -233,15 +233,16 @@ def _check_command(spec: JobSpec) -> None:
         )
     if spec.python == "":
         raise InputError("python is empty", where="python", fix="name an interpreter or leave it out")
+
+
+def _check_workers(spec: JobSpec) -> None:
+    """Check what workers import beforehand, and where they write."""
+    from hpc_elastic.multiprocessing.std import Std  # noqa: PLC0415 - only where a spec is built
+
     if name := bad_name(spec.preload):
         raise InputError(
             f"{name!r} is no name of a module", where="preload", fix='write preload = ["torch", "mypackage"]'
         )
-
-
-def _check_streams(spec: JobSpec) -> None:
-    from hpc_elastic.multiprocessing.std import Std  # noqa: PLC0415 - only where a spec is built
-
     for field, text in (("redirects", spec.redirects), ("tee", spec.tee)):
         try:
             Std.from_str("0" if text is None else text)

@@ -127,12 +127,13 @@ def _look_after(
     paths: RunPaths, records: Iterable[Record], job_ref: str, slurm: Slurm, clock: Clock, say: Say
 ) -> RequeueExclusion:
     blamed, spec, now = node_faults(records, paths.name), stored_spec(paths), clock.wall()
+    since = RULES.oldest(now)
     place = ledger_of(paths.root, spec, slurm.environ)
     events = [one.event for one in blamed]
     try:
         if remember(place, events) and (note := foreign_folder(place)):
             say(note)
-        events = [*read_ledger(place, since=RULES.oldest(now)).events]
+        events = [*read_ledger(place, since=since).events]
     except (HpcElasticError, OSError) as error:
         say(f"nodes are not remembered beyond this run: {one_line(error)}")
     if not events:
@@ -247,6 +248,8 @@ def without_suspects(wanted: SubmitRequest, slurm: Slurm, clock: Clock, say: Say
     Where nodes are remembered is kept with the request, for the job has an environment of its own.
     """
     spec = wanted.spec
+    now = clock.wall()
+    since = RULES.oldest(now)
     place = ledger_of(wanted.paths.root, {"ledger": spec.ledger}, slurm.environ)
     if place != place_for(wanted.paths.root):
         wanted = replace(wanted, spec=spec.model_copy(update={"ledger": place}))
@@ -254,9 +257,8 @@ def without_suspects(wanted: SubmitRequest, slurm: Slurm, clock: Clock, say: Say
         say(f"warning: {note}")
     if not spec.exclude_suspects:
         return wanted
-    now = clock.wall()
     try:
-        known = ledger_rules.standings(read_ledger(place, since=RULES.oldest(now)).events, now)
+        known = ledger_rules.standings(read_ledger(place, since=since).events, now)
     except (HpcElasticError, OSError) as error:
         say(f"warning: {one_line(error)}; no node is left out for earlier failures")
         return wanted

@@ -158,7 +158,8 @@ def creator() -> str:
 
 
 def _process(pid: int) -> str:
-    return f"{os.uname().nodename} {files.pid_namespace()} {pid} {_started(pid)}"
+    started = _started(pid)
+    return f"{os.uname().nodename} {files.pid_namespace()} {pid} {started}"
 
 
 def _started(pid: int) -> str:
@@ -177,9 +178,12 @@ def was_left(paths: RunPaths) -> bool:
         RunDirError: a submission's record is damaged.
     """
     words = _creator_of(paths).split()
-    if len(words) != len(creator().split()) or not words[2].isdecimal():
+    if not words:
         return False
-    is_here = words[:2] == creator().split()[:2]
+    mine = creator().split()
+    if len(words) != len(mine) or not words[2].isdecimal():
+        return False
+    is_here = words[:2] == mine[:2]
     is_gone = is_here and _process(int(words[2])).split() != words
     done = read_submissions(paths)
     return is_gone and len(done) <= 1 and not any(one.job_id for one in done)

@@ -16,7 +16,7 @@ from hpc_elastic.clock import date_text
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.isolated import lookup
-from hpc_elastic.isolated.argv import INSTALLED, OwnPath, start_argv
+from hpc_elastic.isolated.argv import INSTALLED, OwnPath, own_argv, start_argv
 from hpc_elastic.paths import RunPaths, readable_name
 from hpc_elastic.slurm.job import notice
 from hpc_elastic.slurm.job import script as script_text
@@ -140,13 +140,13 @@ def plan(spec: JobSpec, template: Template, *, now_s: float, directory: str | No
         directory: directory of the submission; the current one by default.
     """
     here = os.path.abspath(directory or os.getcwd())
-    name = spec.name or _name_of(spec)
-    stamp = date_text(now_s).replace("-", "").replace(":", "").replace(" ", "-")
-    run_id = f"{readable_name(name) or _NO_NAME}-{stamp}-{secrets.token_hex(2)}"
-    paths = RunPaths(_path(here, spec.run_dir or os.path.join(RUNS_FOLDER, run_id)))
     workdir = _path(here, spec.workdir or ".")
     python = spec.python or sys.executable
     python = _path(here, python) if "/" in python else python
+    name = spec.name or _name_of(spec)
+    stamp = date_text(now_s).replace("-", "").replace(":", "").replace(" ", "-")
+    run_id = f"{readable_name(name) or _NO_NAME}-{stamp}-{secrets.token_hex(2)}"
+    paths = RunPaths(os.path.join(here, os.path.expanduser(spec.run_dir or f"{RUNS_FOLDER}/{run_id}")))
     filled = spec.model_copy(
         update={
             "name": name,
@@ -160,7 +160,10 @@ def plan(spec: JobSpec, template: Template, *, now_s: float, directory: str | No
     batch_log = script_text.batch_log_pattern(paths.batch_log, spec.mode)
     where = own_path_of(filled)
     is_installed_here = where == INSTALLED and shutil.which(python) == sys.executable
-    elastic = start_argv(python, lookup.home(), paths.start) if is_installed_here else ()
+    if is_installed_here:
+        elastic = start_argv(python, lookup.home(), paths.start)
+    else:
+        elastic = own_argv(python, where=where)
     names = RunNames(run_id, paths.root, workdir, python, batch_log, epilog(), where, elastic)
     text = script_text.render(filled, names, template)
     return SubmitRequest(filled, paths, run_id, new_token(), 0, text, functions=template.functions)

@@ -23,7 +23,6 @@ from hpc_elastic.store import files, mount
 from hpc_elastic.store import trust as above
 from hpc_elastic.store.check import findings, probe
 from hpc_elastic.store.check.findings import Level
-from hpc_elastic.store.files import make_directories, make_directory
 from hpc_elastic.store.mount import Sharing
 from hpc_elastic.store.plain_file import owner_name, read_plain
 from hpc_elastic.store.trust import require_own, require_own_entries
@@ -290,30 +289,25 @@ def create(request: SubmitRequest, *, now_s: float) -> bool:
         RunDirError: it cannot be created, and nothing that blocks is left behind; or another submission
             was first.
     """
-    paths = request.paths
-    identity = {
-        "format": FORMAT,
-        "version": __version__,
-        "run_id": request.run_id,
-        "name": request.spec.name,
-        "created": date_text(now_s),
-        "user": _user(),
-        "token": request.token,
-        "creator": existing_run.creator(),
-    }
-    is_new, job = False, request.job_json()
+    paths, is_new = request.paths, False
+    job, start = request.job_json(), _start_of(request)
+    directories, created = paths.directories(), date_text(now_s)
+    data = _identity_of(request, created)
     try:
-        is_new = _make_private(paths.root)
-        data = (json.dumps(identity, indent=1) + "\n").encode()
+        is_new = files.make_own(paths.root)
+        if not is_new:
+            _close(paths.root)
         if not files.publish_new(paths.identity, data):
             if not existing_run.may_be_made_anew(paths):
                 raise _holds_a_run(paths.root)
             files.replace(paths.identity, data)
-        for directory in paths.directories():
-            make_directory(directory)
+        for directory in directories:
+            files.make_directory(directory)
         files.replace(paths.job, job)
         files.replace(paths.functions, request.functions.encode())
-        write_start(request)
+        if start is not None:
+            with suppress(OSError):
+                files.replace(paths.start, start)
         files.replace(paths.script, request.script.encode("utf-8", "surrogateescape"))
     except OSError as error:
         if _holds(paths, request.token):
@@ -326,17 +320,35 @@ def create(request: SubmitRequest, *, now_s: float) -> bool:
     return is_new
 
 
+def _identity_of(request: SubmitRequest, created: str) -> bytes:
+    """Return the content of ``run.json``."""
+    identity = {
+        "format": FORMAT,
+        "version": __version__,
+        "run_id": request.run_id,
+        "name": request.spec.name,
+        "created": created,
+        "user": _user(),
+        "token": request.token,
+        "creator": existing_run.creator(),
+    }
+    return (json.dumps(identity, indent=1) + "\n").encode()
+
+
 def write_start(request: SubmitRequest) -> None:
     """Write the file from which the agents start, if the script has them do so.
 
     Without it, or for want of room, they start from the installed package and say so.
     """
-    if shlex.quote(request.paths.start) not in request.script:
-        return
-    content = lookup.one_file()
+    content = _start_of(request)
     if content is not None:
         with suppress(OSError):
             files.replace(request.paths.start, content)
+
+
+def _start_of(request: SubmitRequest) -> bytes | None:
+    """Return the content of that file; None: the script has none, or it cannot be made."""
+    return lookup.one_file() if shlex.quote(request.paths.start) in request.script else None
 
 
 def _holds(paths: RunPaths, token: str) -> bool:
@@ -347,28 +359,16 @@ def _holds(paths: RunPaths, token: str) -> bool:
         return not os.path.lexists(paths.identity)
 
 
-def _make_private(root: str) -> bool:
-    try:
-        files.retry(lambda: _make_with_parents(root))
-    except FileExistsError:
-        status = os.stat(root)
-        if status.st_uid != os.geteuid():
-            raise RunDirError(
-                f"the run directory {root} belongs to {owner_of(root)}", where="run_dir", fix=_OTHER_DIR
-            ) from None
-        if stat.S_IMODE(status.st_mode) != stat.S_IRWXU:
-            os.chmod(root, 0o700)
-            _check_entries(root, os.listdir(root))  # nobody else can add to them any more
-        return False
-    return True
-
-
-def _make_with_parents(root: str) -> None:
-    try:
-        os.mkdir(root, 0o700)
-    except FileNotFoundError:
-        make_directories(os.path.dirname(root))
-        os.mkdir(root, 0o700)
+def _close(root: str) -> None:
+    """Have a directory that was there before be this user's alone."""
+    status = os.stat(root)
+    if status.st_uid != os.geteuid():
+        raise RunDirError(
+            f"the run directory {root} belongs to {owner_of(root)}", where="run_dir", fix=_OTHER_DIR
+        )
+    if stat.S_IMODE(status.st_mode) != stat.S_IRWXU:
+        os.chmod(root, 0o700)
+        _check_entries(root, os.listdir(root))  # nobody else can add to them any more
 
 
 def _user() -> str:

@@ -55,8 +55,14 @@ def check(
     found += _check_worker(request)
     found += _check_command("health", spec.health_command, "a node without it counts as unfit, and stays out")
     found += _check_messages(spec)
+    times = heartbeat_and_lease_s(spec)
     found += run_dir.check(request.paths.root, allow_local=is_local or spec.allow_local_run_dir)
-    return [*found, *_check_lease(request)]
+    # agents use the longer lease anyway
+    lease_s, reason = safe_lease(mount_at(request.paths.root), *times)
+    if reason:
+        fix = f"choose another run directory, or set lease to {lease_s:g}, which the agents use here anyway"
+        found.append(f"{reason}\n  fix: {fix}")
+    return found
 
 
 def missing_again(request: SubmitRequest) -> list[str]:
@@ -92,13 +98,6 @@ def check_local_nodes(spec: JobSpec, nodes: int) -> None:
         raise InputError(
             f"--local {nodes} is outside nodes = {spec.nodes}", where="--local", fix="change one of them"
         )
-
-
-def _check_lease(request: SubmitRequest) -> list[str]:
-    """Compare the lease with the caching of the file system; agents use the longer one anyway."""
-    lease_s, reason = safe_lease(mount_at(request.paths.root), *heartbeat_and_lease_s(request.spec))
-    fix = f"choose another run directory, or set lease to {lease_s:g}, which the agents use here anyway"
-    return [f"{reason}\n  fix: {fix}"] if reason else []
 
 
 def _check_workdir(workdir: str) -> None:
