@@ -6,6 +6,7 @@ import os
 import re
 from functools import partial
 
+IDENTITY = "run.json"
 OF_ROUND = "round-"  # the key-value store of a round's workers is called so, with the round's number
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 MAX_NAME = 64  # characters that a name keeps of a text
@@ -43,7 +44,7 @@ class RunPaths:
         self.root = os.path.abspath(os.fspath(root))
         self.name = os.path.basename(self.root)  # the last part of the run directory
         at = partial(os.path.join, self.root)
-        self.identity = at("run.json")  # format, run id, owner; created exclusively, once
+        self.identity = at(IDENTITY)  # format, run id, owner; created exclusively, once
         self.job = at("job.json")  # the job spec as it was submitted
         self.script = at("job.sbatch")  # the script that was submitted
         self.functions = at("batch.sh")  # the functions that the script calls

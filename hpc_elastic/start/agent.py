@@ -332,6 +332,7 @@ def _remember_bad_nodes(options: LaunchOptions, slurm: SlurmEnv, opened: OpenAge
         return
     if place is not None and place >= _REMEMBERING:
         return
+    from hpc_elastic.record.node_faults import node_faults  # noqa: PLC0415 - rare
     from hpc_elastic.record.run_log import open_log  # noqa: PLC0415 - rare
     from hpc_elastic.slurm.client.commands import Slurm  # noqa: PLC0415 - rare
     from hpc_elastic.slurm.nodes.nodes import note_taken, remember_run  # noqa: PLC0415 - rare
@@ -339,7 +340,8 @@ def _remember_bad_nodes(options: LaunchOptions, slurm: SlurmEnv, opened: OpenAge
     try:
         journal = open_log(options.paths, options.node)
         journal.refresh()
-        note_taken(options.paths, journal, state.epoch, slurm.job_ref, Slurm(), log.say)
+        blamed = node_faults(journal.records, options.paths.name)
+        note_taken(journal, blamed, state.epoch, slurm.job_ref, Slurm(), log.say)
         remember_run(options.paths, journal.records, os.environ, log.say)
     except (HpcElasticError, OSError) as error:
         log.say(f"bad nodes are not remembered: {' '.join(str(error).split())}")

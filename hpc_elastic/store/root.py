@@ -13,7 +13,7 @@ import shlex
 from typing import NamedTuple
 
 from hpc_elastic.errors import TakenOverError, UnfitFileError
-from hpc_elastic.paths import RunPaths
+from hpc_elastic.paths import IDENTITY
 from hpc_elastic.store import files
 from hpc_elastic.store.plain_file import OTHERS_WRITE, owner_name
 
@@ -58,7 +58,7 @@ def run_id_in(root: str) -> str:
     Raises:
         OSError: the file system does not tell.
     """
-    data = files.read(RunPaths(root).identity)
+    data = files.read(os.path.join(root, IDENTITY))
     try:
         found = json.loads(data or b"{}")
     except ValueError:  # others tell that the file is damaged

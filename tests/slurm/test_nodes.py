@@ -24,6 +24,7 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
 )
+from hpc_elastic.record.node_faults import node_faults
 from hpc_elastic.record.run_directory import prepare_run_dir
 from hpc_elastic.record.run_log import RunLog, open_log, read_records
 from hpc_elastic.record.state import RunState
@@ -95,9 +96,8 @@ class Site:
 
     def end(self) -> list[str]:
         """End a start whose job is requeued; return what Slurm was told."""
-        requeue = look_after(
-            self.paths, read_records(self.paths), "7", self.slurm, SystemClock(), self.said.append
-        )
+        blamed = node_faults(read_records(self.paths), self.paths.name)
+        requeue = look_after(self.paths, blamed, "7", self.slurm, SystemClock(), self.said.append)
         keep_off(requeue, self.slurm, self.said.append)
         return self.job.calls
 
@@ -218,9 +218,8 @@ def test_a_refused_update_costs_a_line(site: Site) -> None:
     """The job is requeued and may get the node again."""
     site.write(START, ROUND, LOST)
     site.spec(nodes="3")
-    requeue = look_after(
-        site.paths, read_records(site.paths), "7", site.slurm, SystemClock(), site.said.append
-    )
+    blamed = node_faults(read_records(site.paths), site.paths.name)
+    requeue = look_after(site.paths, blamed, "7", site.slurm, SystemClock(), site.said.append)
     site.program("scontrol", "echo Job is no longer pending execution >&2; exit 1")
     keep_off(requeue, site.slurm, site.said.append)
     assert "the job may get its bad nodes again (n2)" in site.said[-1]

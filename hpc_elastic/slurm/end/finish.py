@@ -35,6 +35,7 @@ from hpc_elastic.record.journal import (
     StopKind,
     Then,
 )
+from hpc_elastic.record.node_faults import node_faults
 from hpc_elastic.record.progress import BEGINNING, trained
 from hpc_elastic.record.run_directory import require_run, require_same_run
 from hpc_elastic.record.run_log import RunLog, open_log
@@ -109,9 +110,11 @@ def run_with_nodes(
     except (HpcElasticError, OSError) as error:
         say(f"{NOT_LOOKED_AFTER}: {one_line(error)}")
         return finish()
-    if start.task is None:  # Slurm itself reports the loss of its node to a task of an array
-        note_taken(start.paths, log, start.epoch, start.job_ref, slurm, say)
-    requeue_of = look_after(start.paths, log.records, start.job_ref, slurm, clock, say)
+    blamed = node_faults(log.records, start.paths.name)
+    # Slurm itself reports the loss of its node to a task of an array
+    if start.task is None and note_taken(log, blamed, start.epoch, start.job_ref, slurm, say):
+        blamed = node_faults(log.records, start.paths.name)
+    requeue_of = look_after(start.paths, blamed, start.job_ref, slurm, clock, say)
     ended = finish()
     if ended.code == ExitCode.REQUEUE:
         for number, job_ref in enumerate(_jobs_to_come(start, ended)):
@@ -192,15 +195,14 @@ class Finish:
 
     def _tell_of_saves(self, facts: Facts, records: list[Record], *, goes_on: bool) -> None:
         progress, limit = facts.counts.progress, self.budgets.max_starts_without_save
-        if facts.is_task:  # whose starts are not those of the run
-            progress = progress._replace(began=None, in_vain=0)
-        worth = (progress.stops or progress.silent) if facts.is_task else progress.starts_in_vain(facts.saved)
-        if worth and (text := saves_text(progress, facts.saved, limit)):
-            self.say(text)
+        # the starts of a task are not those of the run; a job as a whole has starts alone
+        not_its_own = {"began": None, "in_vain": 0} if facts.is_task else {"stops": 0, "silent": 0}
         limit_s, task = None if facts.job is None else facts.job.granted_s, self.start.task
         starts = trained(records) if task is None else [history.task_trained(records, task)]
-        if goes_on and (short := short_time_text(starts, limit_s)):
-            self.say(short)
+        saves = saves_text(progress._replace(**not_its_own), facts.saved, limit)
+        short = short_time_text(starts, limit_s) if goes_on else ""
+        for text in filter(None, (saves, short)):
+            self.say(text)
 
     # facts
 
@@ -212,16 +214,20 @@ class Finish:
             epoch: of this start of the run.
             records: the journal.
         """
-        start = self.start
+        start, task = self.start, self.start.task
+        failure, earlier = self._failure(), earlier_starts(records, epoch, start.launch_failure)
         return Facts(
             state=state,
             epoch=start.epoch,
             job=None,
             job_id=start.job_ref,
             srun_exit_code=start.srun_exit_code,
-            launch_failure=self._failure(),
-            earlier=earlier_starts(records, epoch, start.launch_failure),
+            launch_failure=failure,
+            earlier=earlier,
             has_script=os.path.exists(start.paths.script),
+            in_vain=lifecycle.starts_in_vain(records, start.epoch)
+            if task is None
+            else history.starts_in_vain(records, task),
             saved=newest_step(start.paths, BEGINNING),
         )
 
@@ -231,7 +237,6 @@ class Finish:
         ends = [record.at for record in records if isinstance(record.entry, RunEnded)]
         return self._facts(state, start.epoch, records)._replace(
             job=job,
-            in_vain=lifecycle.starts_in_vain(records, start.epoch),
             ended_by=self._ended_by(),
             told=self._told(job),
             chain=self.patiently(lambda: self._successors().chain(start.chain)),
@@ -248,7 +253,6 @@ class Finish:
             raise ValueError("this is no task of an array")
         return self._facts(state, epoch_now(state, start.epoch.submission), records)._replace(
             job=None if is_known else self._ask_slurm(PATIENCE_S),
-            in_vain=history.starts_in_vain(records, task),
             is_task=True,
             others=None if is_known else self._other_tasks().count(records),
             left=history.goodbye_of(records, task),
@@ -434,7 +438,8 @@ class _Doing:
 
     def _begin(self) -> None:
         """Record the start that this script belongs to, if no agent came to do it."""
-        if self._facts.is_task and self._log.state.epoch.submission >= self._start.epoch.submission:
+        known, mine = self._log.state.epoch, self._start.epoch
+        if known.submission >= mine.submission if self._facts.is_task else known >= mine:
             return
         job = self._start.job_ref.partition("_")[0] if self._facts.is_task else self._start.job_ref
         self._write(EpochStarted(self._epoch, job, ()))

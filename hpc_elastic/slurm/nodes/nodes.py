@@ -67,7 +67,7 @@ class RequeueExclusion(NamedTuple):
 
 
 def look_after(
-    paths: RunPaths, records: Iterable[Record], job_ref: str, slurm: Slurm, clock: Clock, say: Say
+    paths: RunPaths, blamed: Sequence[Blamed], job_ref: str, slurm: Slurm, clock: Clock, say: Say
 ) -> RequeueExclusion:
     """Remember the faults of nodes, and choose those that the job does without if it is requeued.
 
@@ -76,14 +76,14 @@ def look_after(
 
     Args:
         paths: the run.
-        records: its journal.
+        blamed: the faults of nodes in its journal.
         job_ref: its job.
         slurm: Slurm's commands; its environment may name the ledger.
         clock: for the age of events.
         say: prints a line.
     """
     try:
-        return _look_after(paths, records, job_ref, slurm, clock, say)
+        return _look_after(paths, blamed, job_ref, slurm, clock, say)
     except (HpcElasticError, OSError) as error:
         say(f"{NOT_LOOKED_AFTER}: {one_line(error)}")
         return RequeueExclusion(job_ref)
@@ -124,9 +124,9 @@ def remember_run(
 
 
 def _look_after(
-    paths: RunPaths, records: Iterable[Record], job_ref: str, slurm: Slurm, clock: Clock, say: Say
+    paths: RunPaths, blamed: Sequence[Blamed], job_ref: str, slurm: Slurm, clock: Clock, say: Say
 ) -> RequeueExclusion:
-    blamed, spec, now = node_faults(records, paths.name), stored_spec(paths), clock.wall()
+    spec, now = stored_spec(paths), clock.wall()
     since = RULES.oldest(now)
     place = ledger_of(paths.root, spec, slurm.environ)
     events = [one.event for one in blamed]
@@ -283,25 +283,31 @@ def without_suspects(wanted: SubmitRequest, slurm: Slurm, clock: Clock, say: Say
     return replace(wanted, excluded=(*mine, *chosen.nodes)) if chosen.nodes else wanted
 
 
-def note_taken(paths: RunPaths, log: RunLog, epoch: Epoch, job_ref: str, slurm: Slurm, say: Say) -> None:
+def note_taken(
+    log: RunLog, blamed: Iterable[Blamed], epoch: Epoch, job_ref: str, slurm: Slurm, say: Say
+) -> bool:
     """Write into the records which nodes of a start were taken by a command to Slurm.
 
     Slurm is asked only if nodes were lost. Never raises: a loss without an answer counts against the node.
 
     Args:
-        paths: the run.
-        log: its journal, as it was read; the answer is written into it.
+        log: the journal of the run, as it was read; the answer is written into it.
+        blamed: the faults of nodes in it.
         epoch: the start of its job, while Slurm still knows its nodes.
         job_ref: the job.
         slurm: Slurm's commands.
         say: prints a line.
+
+    Returns:
+        Whether anything may have been written.
     """
+    lost = _lost(blamed, epoch)
     try:
-        lost = _lost(node_faults(log.records, paths.name), epoch)
         if lost:
             _note_those_taken(log, lost, job_ref, slurm, say)
     except (HpcElasticError, OSError) as error:
         say(f"whether an administrator took the lost nodes is not known: {one_line(error)}")
+    return bool(lost)
 
 
 def _lost(blamed: Iterable[Blamed], epoch: Epoch) -> list[Blamed]:

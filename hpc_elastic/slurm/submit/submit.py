@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpc_elastic.clock import Clock, SystemClock, date_text
+from hpc_elastic.clock import Clock, date_text
 from hpc_elastic.errors import InputError, RunDirError, SlurmCommandError, SlurmError, SlurmNotFoundError
 from hpc_elastic.ids import LOCAL_JOB, LOGIN
 from hpc_elastic.paths import RunPaths
@@ -18,9 +18,7 @@ from hpc_elastic.slurm.client.commands import Slurm, SlurmTimeoutError, submit_e
 from hpc_elastic.slurm.client.grace_times import discard_drain, learn_site
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.job.options import header_line
-from hpc_elastic.slurm.nodes.nodes import without_suspects
 from hpc_elastic.slurm.run_jobs import existing_run, submissions
-from hpc_elastic.slurm.run_jobs.job_start import Say
 from hpc_elastic.slurm.run_jobs.may_start import why_not_again
 from hpc_elastic.slurm.run_jobs.run_files import facts_of
 from hpc_elastic.slurm.run_jobs.submissions import Link, Submission, read_links
@@ -287,16 +285,6 @@ class Submitter:
 
     def _environ_for(self, wanted: SubmitRequest) -> dict[str, str]:
         return submit_environment(self._slurm.environ, wanted.header_names)
-
-
-def submitter_of(say: Say) -> Submitter:
-    """Return one for this user's Slurm, whose jobs do without the suspect nodes.
-
-    Args:
-        say: prints a line about those nodes.
-    """
-    slurm, clock = Slurm(), SystemClock()
-    return Submitter(slurm, clock, lambda wanted: without_suspects(wanted, slurm, clock, say))
 
 
 def _refusal(error: SlurmCommandError, wanted: SubmitRequest) -> SlurmCommandError:

@@ -36,18 +36,19 @@ def main(argv: Sequence[str]) -> int:
     """
     arguments = _parser().parse_args(argv)
     paths = RunPaths(arguments.run_dir)
+    failure = _failure(arguments)
+    slurm, clock = _slurm_of(arguments.job_info), SystemClock()
     start = Start.from_environ(
         paths,
         os.environ,  # noqa: TID251 - the batch script's
         relaunch=arguments.relaunch,
         srun_exit_code=arguments.srun_exit_code,
     )
-    start = start._replace(chain=arguments.chain, launch_failure=_failure(arguments))
+    start = start._replace(chain=arguments.chain, launch_failure=failure)
     limits = {row.name: getattr(arguments, row.name) for row in FINISH if row.name in RequeueBudgets._fields}
     budgets = RequeueBudgets(
         **limits, holds=arguments.on_budget_spent == "hold", resubmits=arguments.resubmit
     )
-    slurm, clock = _slurm_of(arguments.job_info), SystemClock()
     try:
         finish = Finish(start, budgets, slurm, clock, _say)
         ended = run_with_nodes(finish.run, finish.log, start, slurm, clock, _say)
@@ -143,17 +144,19 @@ def _failure(arguments: argparse.Namespace) -> SetupFailure | None:
     return SetupFailure(line, step, arguments.launch_failure_code) if line or step else None
 
 
-def _say(text: str) -> None:
-    _print(f"[{clock_text(SystemClock().wall())}] hpc_elastic finish: {text}")
-
-
-def _print(text: str) -> None:
+def _say(text: str, *, is_plain: bool = False) -> None:
     """Show a line; where the log cannot be written to, as its disk is full, the job goes on all the same.
 
     Control characters are shown as escapes: the words may be those of Slurm, a server or a file.
+
+    Args:
+        text: the line, or several.
+        is_plain: without the time and the name of the command.
     """
+    head = "" if is_plain else f"[{clock_text(SystemClock().wall())}] hpc_elastic finish: "
+    shown = visible_lines(head + text)
     with suppress(OSError):
-        os.write(2, f"{visible_lines(text)}\n".encode(errors="replace"))
+        os.write(2, f"{shown}\n".encode(errors="replace"))
 
 
 def _tell_the_end(state: RunState, start: Start) -> None:
@@ -167,7 +170,8 @@ def _tell_the_end(state: RunState, start: Start) -> None:
     if ending.failure is not None:
         from hpc_elastic.multiprocessing.errors import FailureRecord, failure_summary  # noqa: PLC0415 - rare
 
-        _print(failure_summary(_title(start.paths), [FailureRecord.from_json(ending.failure)]))
+        summary = failure_summary(_title(start.paths), [FailureRecord.from_json(ending.failure)])
+        _say(summary, is_plain=True)
     if ending.decision is Decision.FAILED:
         with suppress(Exception):  # it decides nothing, so nothing that is wrong with it may cost the job
             _explain(start.paths)
@@ -191,7 +195,7 @@ def _explain(paths: RunPaths) -> None:
     from hpc_elastic.slurm.run_jobs.run_files import SlurmAnswer, read_run  # noqa: PLC0415 - rare
 
     for line in look_at(read_run(paths), SlurmAnswer(None, {})).lines:
-        _print(line)
+        _say(line, is_plain=True)
 
 
 def _title(paths: RunPaths) -> str:
@@ -211,4 +215,4 @@ def _title(paths: RunPaths) -> str:
 def _say_how_to_go_on(start: Start) -> None:
     from hpc_elastic.slurm.run_jobs.job_start import resume_command, to_go_on  # noqa: PLC0415 - rare
 
-    _print(f"  {to_go_on(start.paths)}: {resume_command(start)}")
+    _say(f"  {to_go_on(start.paths)}: {resume_command(start)}", is_plain=True)

@@ -17,12 +17,13 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.local.nodes import run_local
+from hpc_elastic.slurm.nodes.nodes import without_suspects
 from hpc_elastic.slurm.run_jobs import existing_run
 from hpc_elastic.slurm.run_jobs.run_files import read_run
 from hpc_elastic.slurm.submit import request, run_dir, validate
 from hpc_elastic.slurm.submit.request import SubmitRequest, read_template
 from hpc_elastic.slurm.submit.resubmit import expedited, lead_text, with_measured_lead
-from hpc_elastic.slurm.submit.submit import Submitted, Submitter, submitter_of, was_local
+from hpc_elastic.slurm.submit.submit import Submitted, Submitter, was_local
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and show the job; queue nothing.")]
 Resume = Annotated[
@@ -72,13 +73,18 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
     with job_spec(job_file, given, command) as spec:
         if local is not None:
             return _run_local(spec, local, dry_run=dry_run)
-        submitter = submitter_of(say_aside)
+        submitter = _submitter()
         wanted = request.plan(spec, read_template(spec.mode), now_s=SystemClock().wall())
         if dry_run:
             return _show(wanted, submitter, ask_slurm=not skip_sbatch_test)
         _warn(submitter.check(wanted, ask_slurm=not skip_sbatch_test))
         _tell(submitter.submit(wanted))
         return 0
+
+
+def _submitter() -> Submitter:
+    slurm, clock = Slurm(), SystemClock()
+    return Submitter(slurm, clock, lambda wanted: without_suspects(wanted, slurm, clock, say_aside))
 
 
 def _refuse_with_resume(job_file: str | None, given: dict[str, Any], command: tuple[str, ...]) -> None:
@@ -109,7 +115,7 @@ def _resume(paths: RunPaths, local: int | None, *, dry_run: bool) -> int:
         )
     if local is None and not was_local(root):
         return _resume_in_slurm(root, dry_run=dry_run)
-    wanted = submitter_of(say_aside).next_request(root)
+    wanted = _submitter().next_request(root)
     nodes = local or wanted.spec.node_range.high
     validate.check_local_nodes(wanted.spec, nodes)
     if dry_run:
@@ -119,7 +125,7 @@ def _resume(paths: RunPaths, local: int | None, *, dry_run: bool) -> int:
 
 
 def _resume_in_slurm(root: str, *, dry_run: bool) -> int:
-    submitter = submitter_of(say_aside)
+    submitter = _submitter()
     if dry_run:
         wanted = submitter.next_request(root)
         _warn(validate.missing_again(wanted))
