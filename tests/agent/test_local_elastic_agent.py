@@ -17,6 +17,7 @@ from hpc_elastic.agent import LocalElasticAgent, RunResult, WorkerGroup, WorkerS
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError, RendezvousConnectionError
 from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.ids import Env
 from hpc_elastic.meet.interface import free_port
 from hpc_elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, Std
 from hpc_elastic.node.workers.stuck_in_kernel import UninterruptibleWatch
@@ -28,7 +29,7 @@ NAMES = (
     *("LOCAL_RANK", "RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE"),
     *("GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"),
     *("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),
-    *("TORCH_NCCL_ASYNC_ERROR_HANDLING", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"),
+    *("TORCH_NCCL_ASYNC_ERROR_HANDLING", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", Env.CHANNEL),
 )
 
 
@@ -117,7 +118,7 @@ def test_a_failure_is_by_global_rank() -> None:
 
 
 def test_environment_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have torchrun's variables."""
+    """They have torchrun's variables, and no channel: nothing that they say to an agent is heard."""
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     values = agent_of(variables, spec_max_restarts=5).run().return_values
     expected = {
@@ -139,6 +140,7 @@ def test_environment_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "OMP_NUM_THREADS": "3",
         "CUDA_VISIBLE_DEVICES": None,
+        Env.CHANNEL: None,
     }
     assert expected == values[1]
 
