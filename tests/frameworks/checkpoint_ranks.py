@@ -18,8 +18,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from hpc_elastic.frameworks.torch import Checkpoints, Resharded
-from hpc_elastic.frameworks.torch.copies import MemoryCopies, Slot, found_copies
+from hpc_elastic.frameworks.torch.copies import Slot, found_copies
+from hpc_elastic.frameworks.torch.memory_copies import MemoryCopies
 from hpc_elastic.frameworks.torch.pace import SavePace
+from hpc_elastic.frameworks.torch.replicas import Replicas
 from hpc_elastic.frameworks.torch.rescue import Rescue
 from hpc_elastic.frameworks.torch.rescued import PRIVATE
 from hpc_elastic.testing.clock import FakeClock
@@ -229,38 +231,57 @@ def copies_of(checkpoints: Checkpoints) -> MemoryCopies:
     return memory.copies
 
 
-def copy(steps: int, how: str = "", kind: str = "fsdp") -> dict[str, Any]:
+def copy(steps: int, how: str = "", kind: str = "fsdp", replicas: Any = 0) -> dict[str, Any]:
     """Make some steps with a copy of the state after each but the first two; tell what was loaded and kept.
 
     Args:
         steps: to make.
         how: the last one ends: rank 1 ``dies`` in the middle of its copy; its weights are ``not finite``;
-            there is ``no room``.
+            there is ``no room``, or none ``for others``; rank 1 ``dies sending`` it; the loop ``stops``.
         kind: of the training.
+        replicas: second copies on other nodes.
     """
     training = Training(kind)
     state = {**training.state, "rank": dist.get_rank()}
-    checkpoints = Checkpoints(every=None)
+    if how == "for others" and dist.get_rank() == 0:
+        state["large"] = bytes(1 << 20)
+    checkpoints = Checkpoints(every=None, replicas=replicas)
     own = copies_of(checkpoints)
     own._share = 1e9
     start = checkpoints.load(state)
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (512 if how == "no room" else most, most))
+    limit = {"no room": 512, "for others": 1 << 16 if dist.get_rank() == 1 else most}.get(how, most)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
     loaded = {**training.seen(), "rank": state["rank"]}
     for step in range(start, start + steps):
         training.step(step)
         if step == start + steps - 1:
             _disturb(training, how)
         checkpoints.done(step + 1, state)
-    own._background.wait()
+        if how != "stops":
+            _wait_for_copies(own)
+    if how == "stops":
+        checkpoints._end_memory()
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     dist.barrier()
     kept = sorted([one.rank, one.step, one.round] for one in found_copies(own.folder, own.prefix))
     return {"start": start, "loaded": loaded, "seen": training.seen(), "kept": kept}
 
 
+def _wait_for_copies(own: MemoryCopies) -> None:
+    """Come back when the copy under way is sealed, and is on another node."""
+    thread, replicas = own._background._thread, own._replicas
+    if thread is not None:
+        thread.join()
+    if replicas is not None:
+        wait_until(lambda: not replicas.look()[0], "the copies to be sent", timeout_s=60.0)
+
+
 def _disturb(training: Training, how: str) -> None:
     """Break what is to break in the last step."""
+    if dist.get_rank() == 1 and how == "dies sending":
+        die = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
+        setattr(Replicas, "_piece", die)  # noqa: B010 - a method
     if dist.get_rank() == 1 and how == "dies":
         setattr(Slot, "view", lambda *_: os.kill(os.getpid(), signal.SIGKILL))  # noqa: B010 - a method
     elif dist.get_rank() == 1 and how == "not finite":

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.frameworks.torch.copies import Copied, CopySet, complete_sets, found_copies, steps_between
+from hpc_elastic.frameworks.torch.copies import Copied, CopySet, complete_sets, found_copies
+from hpc_elastic.frameworks.torch.memory_copies import steps_between
 from hpc_elastic.frameworks.torch.node_memory import Began, fit, read_began
+from hpc_elastic.frameworks.torch.replicas import holders
 from hpc_elastic.ids import Env, copy_prefix
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.worker.channel import Channel
@@ -60,7 +62,7 @@ def test_copies_count_for_the_round_after_theirs() -> None:
 
 
 class Nodes:
-    """The memory of two nodes, and the run of their ranks.
+    """The memory of three nodes, and the run of their ranks.
 
     Args:
         place: a directory.
@@ -70,7 +72,7 @@ class Nodes:
         self._run = str(place / "run")
         self.checkpoints = str(place / "run" / "saved")
         self._rounds = 0
-        self.memory = [place / "memory-0", place / "memory-1"]
+        self.memory = [place / f"memory-{node}" for node in range(3)]
         for memory in self.memory:
             memory.mkdir()
 
@@ -95,7 +97,7 @@ class Nodes:
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Nodes:
-    """Two nodes."""
+    """Three nodes."""
     return Nodes(tmp_path)
 
 
@@ -179,3 +181,41 @@ def test_copies_cost_a_hundredth_of_the_time() -> None:
     """At least one step is between them."""
     assert 200 == steps_between(cost_s=0.1, step_s=0.05)
     assert 1 == steps_between(cost_s=0.1, step_s=60.0)
+
+
+def test_the_ranks_of_a_node_have_their_second_copies_on_the_next_node() -> None:
+    """Nodes may have different numbers of ranks; one node alone has no next one."""
+    assert {0: 2, 1: 3, 2: 4, 3: 4, 4: 0} == holders([[0, 1], [2, 3], [4]])
+    assert {} == holders([[0, 1]])
+
+
+REPLICAS = ("fsdp", 1)
+
+
+def test_a_lost_node_costs_no_more_than_the_work_since_the_last_copy(ranks: RankServer, nodes: Nodes) -> None:
+    """A copy whose rank is killed while it is sent is none; a node that comes back is not believed."""
+    group = ranks.start(2, "copy", 5, "dies sending", *REPLICAS, environ=nodes.next_round(0, 1))
+    assert -signal.SIGKILL == group.results()[1].code
+    found = [(one.rank, one.step, one.is_replica) for one, _ in nodes.copies(0)]
+    assert [(0, 5, False), (0, 4, False), (1, 4, True)] == found
+    second = run(ranks, nodes, (0, 2), 3, "", *REPLICAS)
+    assert [(4, 0), (4, 1)] == [(value["start"], value["loaded"]["rank"]) for value in second]
+    record = read_began(nodes.checkpoints)
+    assert record is not None
+    assert ("replica", 1, 4, (1,)) == (record.source, record.from_round, record.from_step, record.recovered)
+    again = run(ranks, nodes, (1, 0), 4, "stops", *REPLICAS)
+    assert [7, 7] == [value["start"] for value in again], "and node 1 has copies of step 4"
+    assert [{**second[0]["seen"], "rank": rank} for rank in (0, 1)] == [value["loaded"] for value in again]
+
+
+def test_without_second_copies_there_are_still_those_on_the_nodes(ranks: RankServer, nodes: Nodes) -> None:
+    """A node without room for them says so once, and so does one node alone."""
+    results = ranks.start(2, "copy", 5, "for others", *REPLICAS, environ=nodes.next_round(0, 1)).results()
+    words = "copies of the state have no second copy on another node any more: "
+    assert [1, 1] == [result.printed.count(words) for result in results]
+    assert f"{words}[Errno 27]" in results[1].printed
+    assert [{0}, {1}] == [{rank for rank, _, _ in result.value["kept"]} for result in results]
+    alone = ranks.start(2, "copy", 4, "", *REPLICAS, environ=nodes.next_round(0, 0)).results()
+    words = "copies of the state have no second copy: all ranks are on one node"
+    assert [1, 0] == [result.printed.count(words) for result in alone]
+    assert {0, 1} == {rank for rank, _, _ in alone[0].value["kept"]}

@@ -12,7 +12,7 @@ import pytest
 
 from hpc_elastic.errors import InputError, StoreError
 from hpc_elastic.frameworks.torch import addresses as addresses_module
-from hpc_elastic.frameworks.torch import reach as reach_module
+from hpc_elastic.frameworks.torch import meeting
 from hpc_elastic.frameworks.torch.addresses import (
     Contact,
     addresses,
@@ -24,7 +24,7 @@ from hpc_elastic.frameworks.torch.addresses import (
 from hpc_elastic.frameworks.torch.addresses import _chosen as chosen
 from hpc_elastic.frameworks.torch.addresses import _is_for_others as is_for_others
 from hpc_elastic.frameworks.torch.addresses import _ordered as ordered
-from hpc_elastic.frameworks.torch.reach import Reach
+from hpc_elastic.frameworks.torch.meeting import Reach
 from hpc_elastic.testing.waiting import wait_until
 
 LIMIT_S = 30.0
@@ -134,7 +134,7 @@ def test_the_address_that_answers_is_found(port: int) -> None:
 
 def test_what_came_of_each_address_is_said(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line for each; who hangs is not asked again and again."""
-    monkeypatch.setattr(reach_module, "_PASS_S", 0.01)
+    monkeypatch.setattr(meeting, "_PASS_S", 0.01)
     answers = Answers()
     reach = Reach(contact(NO_NAME, "127.0.0.1", port=port), answers.client)
     wait_until(lambda: reach.until(0.1) is None and "idna" in reach.said(), "the name", timeout_s=LIMIT_S)

@@ -78,6 +78,8 @@ class Checkpoints:
             which the next start goes on; for states on CPUs or one GPU, of which every rank has the whole.
         memory: other states are copied to the node's memory, at an interval that costs a hundredth of the
             time; the next start goes on from there if it has as many ranks, and the copies of all of them.
+        replicas: 1: each copy is also sent to the memory of another node, so that the loss of one node costs
+            no more than the work since the last copy; 0: it is not.
 
     Attributes:
         stopped: the loop was left because of a request: the training is not complete.
@@ -95,9 +97,11 @@ class Checkpoints:
         every: int | Literal["auto"] | None = AUTO,
         rescue: bool = True,
         memory: bool = True,
+        replicas: Literal[0, 1] = 0,
     ) -> None:
+        _check_replicas(replicas, memory=memory)
         self._lib = load_torch()
-        self._ranks = rank_groups(self._lib, os.environ)
+        self._ranks = rank_groups(self._lib, os.environ, replicas=replicas == 1)
         self._clock: Clock = SystemClock()
         environ = {"RANK": str(self._ranks.rank), "WORLD_SIZE": str(self._ranks.size)}
         environ[Env.ROUND] = os.environ.get(Env.ROUND) or str(self._ranks.told(_next_start(directory)))
@@ -362,6 +366,12 @@ class HostCopies:
         if self._cuda is not None:
             self._cuda.current_stream().synchronize()
         return copied
+
+
+def _check_replicas(replicas: int, *, memory: bool) -> None:
+    if replicas not in {0, 1} or (replicas and not memory):
+        what = "needs memory=True" if replicas == 1 else f"must be 0 or 1, not {replicas!r}"
+        raise InputError(f"replicas {what}", where=WHERE, fix="leave it out, or give replicas=1 alone")
 
 
 def _next_start(directory: str | os.PathLike[str] | None) -> int:

@@ -22,14 +22,14 @@ from hpc_elastic.frameworks.torch.copies import (
     Content,
     Copied,
     CopySet,
-    CopyStart,
-    MemoryCopies,
     Slot,
     complete_sets,
     found_copies,
     part_of,
 )
+from hpc_elastic.frameworks.torch.memory_copies import CopyStart, MemoryCopies
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups
+from hpc_elastic.frameworks.torch.replicas import Replicas
 from hpc_elastic.frameworks.torch.rescue import Rescue, new_rescue
 from hpc_elastic.frameworks.torch.rescued import MemorySource, Rescued, found_in
 from hpc_elastic.frameworks.torch.train_state import WHERE, State, Torch, TrainState
@@ -43,6 +43,7 @@ from hpc_elastic.typed_json import Count, read
 
 logger = logging.getLogger(__name__)
 BEGAN = "began.json"
+FILE, RESCUED, MEMORY, REPLICA = "file", "rescued", "memory", "replica"  # the source of a state
 _KILLED = -9
 _MOST_RECOVERED = 1000  # rounds that the record names
 _SENT = 1 << 28  # bytes that are sent at once
@@ -58,6 +59,7 @@ class Began(NamedTuple):
         from_step: steps completed in that state.
         token: random, the same for all rounds of the run.
         recovered: the newest rounds whose state in memory the next one has begun from.
+        source: of that state: ``rescued``, ``memory``, ``replica`` (of a rank at least) or ``file``.
     """
 
     round: Count
@@ -65,6 +67,7 @@ class Began(NamedTuple):
     from_step: Count | None = None
     token: str = ""
     recovered: tuple[Count, ...] = ()
+    source: str = FILE
 
 
 def write_began(folder: str, began: Began) -> None:
@@ -202,7 +205,10 @@ class CopySource:
     ) -> None:
         self._lib, self._ranks = lib, ranks
         self.name = f"the copy of step {chosen.step} that round {chosen.round} has kept in memory"
-        self.kept = ""  # name of this rank's copy, if it is on this node
+        sources = [_holder(rank, chosen, offers)[1] for rank in range(ranks.size)]
+        self.has_replicas = any(one.is_replica for one in sources)
+        mine = offers[ranks.rank]  # the copies of the step on this node are needed until there are newer ones
+        self.kept = {one.name for one in mine if (one.round, one.step, one.world_size) == chosen}
         self._slot, problem = self._found(chosen, offers, folder), ""
         self._content = Content([], {}, b"")
         try:
@@ -227,8 +233,6 @@ class CopySource:
                 own = slot
             if rank != holder:
                 self._move(slot, copied.size, holder, rank)
-            elif self._ranks.rank == rank:
-                self.kept = copied.name
         return own
 
     def _move(self, slot: Slot, size: int, holder: int, rank: int) -> None:
@@ -294,7 +298,8 @@ class NodeMemory:
         ranks: the process groups.
         environ: of this process.
         rescue: whether the state is kept when another rank fails.
-        copies: whether it is copied ahead where it cannot be kept then.
+        copies: whether it is copied ahead where it cannot be kept then; with second copies on other nodes
+            if the ranks have a process group for them.
     """
 
     def __init__(
@@ -311,7 +316,9 @@ class NodeMemory:
             prefix = copy_prefix(RunPaths(run_dir).root, environ.get(Env.NODE, ""))
             self._folder = folder if os.path.isdir(folder) else ""
             if copies and self._folder:
-                self.copies = MemoryCopies(lib, ranks, folder, prefix)
+                sends = ranks.group_of_replicas is not None
+                replicas = Replicas(lib, ranks, folder, prefix) if sends else None
+                self.copies = MemoryCopies(lib, ranks, folder, prefix, replicas)
 
     def reached(self, step: int, state: State) -> None:
         """Take note that a step is complete."""
@@ -346,7 +353,9 @@ class NodeMemory:
         chosen: _Choice = self._ranks.told(_choice(offers, start) if self._ranks.rank == 0 else None)
         for one in chosen.states:
             source = self._opened(one, offers)
-            began = chosen.began._replace(from_round=one.round, from_step=one.step)
+            began = chosen.began._replace(
+                from_round=one.round, from_step=one.step, source=_source_of(one, source)
+            )
             if one.round == chosen.before:
                 began = began._replace(recovered=(*began.recovered, one.round)[-_MOST_RECOVERED:])
             if source is None or not self._is_recorded(start.checkpoints, began):
@@ -399,10 +408,23 @@ class NodeMemory:
         if self.rescue is not None:
             self.rescue.began(state if isinstance(state, Rescued) else None)
         if self.copies is not None:
-            on_node = [rank for rank, offer in enumerate(offers) if offer.folder == self._folder]
-            kept = source.kept if isinstance(source, CopySource) else ""
+            folders = [offer.folder for offer in offers]
+            nodes = [
+                [rank for rank, one in enumerate(folders) if one == folder]
+                for folder in dict.fromkeys(folders)
+            ]
+            on_node = next(ranks for ranks in nodes if self._ranks.rank in ranks)
+            kept = source.kept if isinstance(source, CopySource) else set[str]()
+            token = began.token if all(folders) else ""  # all ranks make copies, or none does
             begun = step if state is None else state.step
-            self.copies.began(CopyStart(began.token, began.round, begun, on_node, kept))
+            self.copies.began(CopyStart(token, began.round, begun, nodes, on_node, kept))
+
+
+def _source_of(state: Rescued | CopySet, source: MemorySource | CopySource | None) -> str:
+    """Return the source of a state, for the record."""
+    if isinstance(state, Rescued):
+        return RESCUED
+    return REPLICA if isinstance(source, CopySource) and source.has_replicas else MEMORY
 
 
 def _choice(offers: Sequence[NodeStates], start: RoundStart) -> _Choice:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.frameworks.torch.train_state import WHERE, Torch
+
+_PIECE_S = 300.0  # for a piece of a copy on its way to another node, and for a rank that is late
 
 
 class RankGroups(NamedTuple):
@@ -20,6 +23,7 @@ class RankGroups(NamedTuple):
         distributed: ``torch.distributed``.
         group: for the thread of the training; None without process groups.
         group_of_saves: for the thread that writes.
+        group_of_replicas: for the thread that sends copies to other nodes; None: none does.
     """
 
     rank: int
@@ -27,6 +31,7 @@ class RankGroups(NamedTuple):
     distributed: Any
     group: Any = None
     group_of_saves: Any = None
+    group_of_replicas: Any = None
 
     def told(self, value: Any, by: int = 0) -> Any:
         """Return the value that one rank has given; all ranks call it."""
@@ -43,6 +48,10 @@ class RankGroups(NamedTuple):
     def each_told(self, value: Any) -> list[Any]:
         """Return the values of all ranks; all of them call it in the threads that write."""
         return self._gathered(value, self.group_of_saves)
+
+    def sizes_told(self, value: int) -> list[int]:
+        """Return the numbers of all ranks; all of them call it in the threads that send copies."""
+        return self._gathered(value, self.group_of_replicas)
 
     def greatest(self, values: list[float]) -> list[float]:
         """Return the greatest value of all ranks, by place; all call it in the thread of the training."""
@@ -62,8 +71,13 @@ class RankGroups(NamedTuple):
         return values
 
 
-def rank_groups(lib: Torch, environ: Mapping[str, str]) -> RankGroups:
+def rank_groups(lib: Torch, environ: Mapping[str, str], *, replicas: bool = False) -> RankGroups:
     """Make the process groups; all ranks make them.
+
+    Args:
+        lib: PyTorch's modules.
+        environ: of this process.
+        replicas: whether copies are sent to other nodes.
 
     Raises:
         InputError: there are several ranks, and no process group.
@@ -75,6 +89,9 @@ def rank_groups(lib: Torch, environ: Mapping[str, str]) -> RankGroups:
         groups = [
             dist.new_group(backend="gloo", group_desc=f"hpc_elastic {name}") for name in ("loop", "saves")
         ]
+        if replicas:
+            timeout = timedelta(seconds=_PIECE_S)
+            groups.append(dist.new_group(backend="gloo", timeout=timeout, group_desc="hpc_elastic replicas"))
         return RankGroups(dist.get_rank(), dist.get_world_size(), dist, *groups)
     if environ.get("WORLD_SIZE", "1") != "1":
         raise InputError(

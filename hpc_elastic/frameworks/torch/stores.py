@@ -11,15 +11,52 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.frameworks.torch import shared
 from hpc_elastic.frameworks.torch.meeting import Meeting, StoreWish
 from hpc_elastic.ids import Env
-from hpc_elastic.store.kv.of_run import from_env
+from hpc_elastic.store.kv.of_run import PrefixStore, from_env
 from hpc_elastic.store.kv.store import seconds
 
 _WHERE = "hpc_elastic.frameworks.torch"
 _TIMEOUT = timedelta(minutes=30)  # as torch's own for a process group
 _SHARED_TIMEOUT = timedelta(minutes=5)  # as torch's own for a store
+
+
+class _Shared(PrefixStore):
+    """Has every method that torch calls, under torch's name; torch does so from its own threads, too.
+
+    Args:
+        base: ``torch.distributed.Store``.
+        prefix: the beginning of each key.
+        store: where they are kept.
+    """
+
+    def __init__(self, base: Any, prefix: str, store: Any) -> None:
+        super().__init__(prefix, store)
+        base.__init__(self)  # else torch's side of it does not exist
+
+    def clone(self) -> Any:
+        """Return this store: several threads may use it."""
+        return self
+
+
+@functools.cache
+def _shared_class(base: type) -> type:
+    words = {"__module__": __name__, "__doc__": _Shared.__doc__}
+    asked_for = {"deleteKey": _Shared.delete_key, "getNumKeys": _Shared.num_keys}  # by torch's C++ code
+    return type("SharedStore", (_Shared, base), {**words, **asked_for})
+
+
+def _in_run(base: type, prefix: str, store: Any) -> Any:
+    """Return a store to be kept as long as torch may use it.
+
+    Torch keeps only its own side of a store, which without ours says "Not implemented" to all it is asked.
+
+    Args:
+        base: ``torch.distributed.Store``.
+        prefix: the beginning of each key.
+        store: where they are kept.
+    """
+    return _shared_class(base)(base, prefix, store)
 
 
 class _Place(NamedTuple):
@@ -65,7 +102,7 @@ class _Stores:
         base = _distributed().Store
         with self._lock:
             kv = from_env(environ, timeout=timeout_s)
-            self._shared.append(shared.shared_store(base, f"torch/{len(self._shared) + 1}", kv))
+            self._shared.append(_in_run(base, f"torch/{len(self._shared) + 1}", kv))
             return self._shared[-1]
 
 
