@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--save-every", type=int, default=50, metavar="STEPS")
     parser.add_argument("--step-time", type=float, default=0.0, metavar="S", help="slow each step down")
     parser.add_argument("--out", type=Path, default=Path(worker.run_dir() or ".") / "result.json")
+    parser.add_argument("--replicas", type=int, choices=[0, 1], default=0, help="copies on another node")
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
@@ -39,7 +40,7 @@ def main() -> None:
     fully_shard(model, mesh=init_device_mesh(device, (dist.get_world_size(),)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     state = {"model": model, "optimizer": optimizer}
-    checkpoints = Checkpoints(every=options.save_every)
+    checkpoints = Checkpoints(every=options.save_every, replicas=options.replicas)
     for step in checkpoints.steps(options.steps, state):  # instead of range(options.steps)
         x = batch_of(step).to(device)
         optimizer.zero_grad()

@@ -11,7 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from bench_lib import plot, save, scale, series
+from bench_lib import overhead, plot, save, scale, series
 from bench_lib.ettr import measure as ettr
 from bench_lib.group import GroupError
 from bench_lib.launchers import HPC_ELASTIC, TORCHRUN, Launcher
@@ -35,10 +35,12 @@ def main(argv: list[str]) -> int:
     results = _measure_launchers([name for name in measures if name in MEASURES], options, failures)
     lines = scale.run([name for name in measures if name in scale.SCALE], options, failures)
     saves = save.measure(options, failures) if save.SAVE in measures else {}
+    taken = overhead.measure(options, failures) if overhead.OVERHEAD in measures else {}
     useful = ettr.measure(options, failures) if ettr.ETTR in measures else {}
     first = HPC_ELASTIC.name if HPC_ELASTIC.name in results else next(iter(results), "")
     tables = (
         save.render(saves, options.size) if saves else "",
+        overhead.render(taken, options) if taken else "",
         ettr.text(useful, options) if useful else "",
         render(results, first) if results else "",
         series.render(lines, markdown=options.markdown) if lines else "",
@@ -51,7 +53,13 @@ def main(argv: list[str]) -> int:
     if options.json:
         options.json.write_text(
             json.dumps(
-                {**_record(results, lines, failures), "saves": saves, "ettr": ettr.record(useful)}, indent=1
+                {
+                    **_record(results, lines, failures),
+                    "saves": saves,
+                    "overhead": taken,
+                    "ettr": ettr.record(useful),
+                },
+                indent=1,
             )
             + "\n"
         )
@@ -146,7 +154,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples there")
     parser.add_argument("--strict", action="store_true", help="exit 1 if a target is missed")
     parser.add_argument(
-        "--measure", nargs="+", choices=[*MEASURES, *scale.SCALE, save.SAVE, ettr.ETTR], help="only these"
+        "--measure",
+        nargs="+",
+        choices=[*MEASURES, *scale.SCALE, save.SAVE, overhead.OVERHEAD, ettr.ETTR],
+        help="only these",
     )
     names = [TORCHRUN.name, HPC_ELASTIC.name]
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="only these launchers")
@@ -162,5 +173,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--markdown", action="store_true", help="tables of scale as they stand in the docs")
     scale.add_options(parser)
     save.add_options(parser)
+    overhead.add_options(parser)
     ettr.add_options(parser)
     return parser

@@ -116,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--expedite", action="store_true", help="the site allows expedited requeues (Slurm 25.11 or later)"
     )
-    parser.add_argument("--example", choices=["plain", "digits_ddp"], default="plain")
+    parser.add_argument("--example", choices=["plain", "digits_ddp", "fsdp_shards"], default="plain")
     parser.add_argument(
         "--preload", metavar="NAMES", help="the workers are forked warm, those of the undisturbed run are not"
     )

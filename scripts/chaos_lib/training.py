@@ -185,4 +185,5 @@ def _script(place: Path, example: str) -> Path:
 
 def _options(shape: Shape, directory: Path) -> Sequence[str]:
     size = ("--steps", str(shape.steps), "--save-every", str(shape.save_every))
-    return (*size, "--step-time", str(shape.step_s), "--out", str(directory / "result.json"))
+    more = ("--replicas", "1") if shape.example == "fsdp_shards" else ()
+    return (*size, *more, "--step-time", str(shape.step_s), "--out", str(directory / "result.json"))

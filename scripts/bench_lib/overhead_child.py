@@ -1,0 +1,65 @@
+"""One rank that trains in steps of 50 ms, and prints the share of the time that `done` has taken."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from hpc_elastic.frameworks.torch import Checkpoints
+
+STEP_S = 0.05
+WIDTH = 1000  # of a layer: a million numbers, 4 MB, and as much in the optimizer
+LAYER_MB = 8
+
+
+def main(meet: str, kind: str, replicas: int, steps: int, rank_mb: int) -> None:
+    """Train, and print the share of the time that `done` has taken in it."""
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=ranks)
+    layers = max(1, rank_mb * (ranks if kind == "fsdp" else 1) // LAYER_MB)
+    model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(layers)))
+    trained: torch.nn.Module = model
+    if kind == "fsdp":
+        fully_shard(model, mesh=init_device_mesh("cpu", (ranks,)))
+    else:
+        trained = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    trained(torch.ones(1, WIDTH)).sum().backward()
+    state = {"model": trained, "optimizer": optimizer}
+    checkpoints = Checkpoints(every=None, replicas=1 if replicas else 0)
+    checkpoints.load(state)
+    taken, copies = [], set[int]()
+    for step in range(steps):
+        began = time.perf_counter()
+        if step == 0:
+            optimizer.step()
+        time.sleep(max(0.0, STEP_S - (time.perf_counter() - began)))
+        began = time.perf_counter()
+        checkpoints.done(step + 1, state)
+        taken.append(time.perf_counter() - began)
+        memory = checkpoints._memory  # noqa: SLF001 - the measure looks inside
+        if memory is not None and memory.copies is not None and memory.copies.step is not None:
+            copies.add(memory.copies.step)
+    dist.barrier()
+    later = taken[steps // 10 :]  # without the first ones, in which the memory is taken
+    facts = {
+        "share": sum(later) / (sum(later) + STEP_S * len(later)),
+        "median_s": statistics.median(later),
+        "longest_s": max(later),
+        "copies": len(copies),
+    }
+    print(json.dumps(facts))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], *(int(word) for word in sys.argv[3:6]))
