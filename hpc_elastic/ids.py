@@ -6,6 +6,7 @@ BATCH = "batch"  # writer of the records that the job script makes; in array mod
 LOGIN = "login"  # writer of the records that the commands of the login node make
 CANCELLED_CODE = 130  # as a program that was interrupted
 COPY = "copy-"  # begins the names of copies of a state in the memory of a node
+OF_MPI = ("PMI_", "PMI2_", "PMIX_")  # begin the names of variables that tell a task its place in MPI
 SHUTDOWN_S = 30  # default from SIGTERM to SIGKILL of workers [s]
 
 

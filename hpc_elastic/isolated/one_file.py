@@ -10,6 +10,7 @@ import marshal
 import os
 import sys
 from importlib.machinery import SourceFileLoader
+from types import CodeType
 from typing import Final
 
 from hpc_elastic.isolated.start import ModuleCode, packed
@@ -24,10 +25,16 @@ AGENTS: Final = (
     "hpc_elastic.node.setup.log_marks",
     "hpc_elastic.node.setup.work_log",
     "hpc_elastic.isolated.search_path",
+    "locale",  # by argparse, for the language of its texts
+    "socket",
 )
 """The modules whose imports are all that an agent needs at its start."""
+
 OTHERS: Final = ("hpc_elastic.cli.commands.ending.finish",)
 """The same for the other commands of a job."""
+
+_FUNCTION: Final = 1
+"""The flag of a function's code; `inspect`, which names it CO_OPTIMIZED, is no module of an agent."""
 
 
 def content() -> bytes:
@@ -58,7 +65,29 @@ def _code_of(name: str, home: str) -> ModuleCode | None:
     if not (is_ours or is_pythons):
         return None
     code = loader.get_code(name)
-    return (origin, spec.submodule_search_locations is not None, marshal.dumps(code)) if code else None
+    if code is None:
+        return None
+    return origin, spec.submodule_search_locations is not None, marshal.dumps(unexplained(code))
+
+
+def unexplained(code: CodeType) -> CodeType:
+    """Return code without the docstrings of functions, which take a sixth of the file; no agent shows one.
+
+    The first constant of a function is its docstring, unless the function loads it, too.
+    """
+    from opcode import hasconst  # noqa: PLC0415 - else an agent's file would have it
+
+    first, *others = (
+        unexplained(one) if isinstance(one, CodeType) else one for one in code.co_consts or (None,)
+    )
+    loads_first = any(
+        operation in hasconst and not place
+        for operation, place in zip(code.co_code[::2], code.co_code[1::2], strict=True)
+    )
+    is_function = code.co_flags & _FUNCTION and not code.co_name.startswith("<")
+    if is_function and isinstance(first, str) and not loads_first:
+        first = None
+    return code.replace(co_consts=(first, *others))
 
 
 if __name__ == "__main__":

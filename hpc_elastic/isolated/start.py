@@ -108,6 +108,10 @@ class ModulesOfFile:
         """Run the code of a module, which is not kept."""
         exec(marshal.loads(self._codes.pop(module.__name__)), module.__dict__)  # noqa: S102, S302
 
+    def invalidate_caches(self) -> None:
+        """Give all code back; Python calls it when modules are to be looked up anew."""
+        self._codes.clear()
+
 
 class InstalledPackages:
     """Searches the installed packages, too, as soon as a module is in none of the other places.

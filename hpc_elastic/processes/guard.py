@@ -10,6 +10,7 @@ anything when agent and guard are killed together.
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import signal
@@ -22,6 +23,7 @@ from hpc_elastic.ids import COPY
 from hpc_elastic.processes.linux import (
     all_processes,
     fork,
+    give_memory_back,
     is_marked,
     open_pidfd,
     send_kill,
@@ -123,6 +125,8 @@ def _run_guard(agent: int, pipe: int, held: int | None) -> NoReturn:
         set_process_name("hpc-guard")
         os.chdir("/")
         _keep_only((pipe, held))
+        importlib.invalidate_caches()  # of the file that the agent has started from, it needs no more
+        give_memory_back()
         book = Book()
         _listen(agent, pipe, book)
         if not book.is_closed:

@@ -104,6 +104,13 @@ def set_shown_command(argv: Sequence[bytes], env: Sequence[bytes]) -> None:
     _LIBC.prctl(_PR_SET_MM, ctypes.c_ulong(_PR_SET_MM_MAP), packed, size, ctypes.c_ulong(0))
 
 
+def give_memory_back() -> None:
+    """Give memory that is free between other objects back to the system, where the C library can do it."""
+    trim = getattr(_LIBC, "malloc_trim", None)  # of glibc alone
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
+
+
 def set_limit_mark(number: int) -> None:
     """Give this process and all it will ever start a number that ``/proc/<pid>/limits`` shows.
 

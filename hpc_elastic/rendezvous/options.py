@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import NamedTuple
 
 from hpc_elastic.meet.rules import MAX_INTERVAL_S, MeetingSettings
@@ -77,6 +76,8 @@ def options_from(params: RendezvousParameters) -> Options:
 def _refuse_unknown(params: RendezvousParameters) -> None:
     for name in params.config:
         if name not in KNOWN:
+            from difflib import get_close_matches  # noqa: PLC0415 - only for a misspelt option
+
             near = get_close_matches(name, KNOWN, 1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
             raise ValueError(

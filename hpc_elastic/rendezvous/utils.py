@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -215,6 +214,8 @@ class PeriodicTimer:
         self._thread = threading.Thread(
             target=_run, name=self._name or "PeriodicTimer", args=(self._shared,), daemon=True
         )
+        import weakref  # noqa: PLC0415 - an agent on a run directory has no such timer
+
         forgotten = weakref.finalize(self, _end, self._shared, self._thread)
         forgotten.atexit = False
         self._thread.start()

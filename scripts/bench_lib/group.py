@@ -88,6 +88,11 @@ class Group:
             self.start_agent(index)
         return self
 
+    @property
+    def folder(self) -> Path:
+        """The directory in which the agents and their workers run."""
+        return self._root
+
     def start_agent(self, index: int) -> None:
         """Start one agent."""
         argv = [*self._wrap, *self._launcher.argv(self.shape, self._place, index)]

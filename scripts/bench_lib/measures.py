@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench_lib.group import Group, environment, is_alive
+from bench_lib.kills import kills
 from bench_lib.launchers import HPC_ELASTIC, Launcher, Shape
 from bench_lib.one_file import floor, from_one_file
 from bench_lib.recovery import recovery
@@ -23,6 +24,7 @@ from bench_lib.tee import output
 
 SETTLE_S = 1.0
 MB = 1e6
+GUARD = "hpc-guard"  # the name of the process beside an agent that ends its workers if it is killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +49,20 @@ Samples = dict[str, list[float]]
 
 
 def start(launcher: Launcher, effort: Effort) -> Samples:
-    """Agent started -> first line of its only worker [s]; memory of that agent [MB]."""
-    first_line, rss, pss = [], [], []
+    """Agent started -> first line of its only worker [s]; memory of that agent, and with its guard [MB]."""
+    first_line: list[float] = []
+    memory: Samples = {"rss_mb": [], "pss_mb": [], "all_rss_mb": [], "all_pss_mb": []}
     for _ in range(effort.repetitions):
         with Group(launcher, Shape(agents=1, workers=1)) as group:
             first_line.append(group.wait_for_workers()[0].started_s - group.started_s)
             time.sleep(SETTLE_S)
-            memory = _memory_mb(group.agents[0].pid)
-            rss.append(memory["Rss"])
-            pss.append(memory["Pss"])
-    return {"first_line_s": first_line, "rss_mb": rss, "pss_mb": pss}
+            agent = group.agents[0].pid
+            guards = [child for child in _children(agent) if _name(child) == GUARD]
+            parts = [_memory_mb(pid) for pid in (agent, *guards)]
+            for kind in ("Rss", "Pss"):
+                memory[f"{kind.lower()}_mb"].append(parts[0][kind])
+                memory[f"all_{kind.lower()}_mb"].append(sum(part[kind] for part in parts))
+    return {"first_line_s": first_line, **memory}
 
 
 def one_file(launcher: Launcher, effort: Effort) -> Samples:
@@ -229,12 +235,20 @@ MEASURES: dict[str, Callable[[Launcher, Effort], Samples]] = {
     "orphans": orphans,
     "tee": tee,
     "recovery": recovery,
+    "kills": kills,
     "last-failure": last_failure,
     "join": join,
     "quorum": quorum,
     "node-lost": node_lost,
 }
-SLOW = ("last-failure", "join", "quorum", "node-lost", "recovery")  # torchrun takes up to a minute or fails
+SLOW = (
+    "last-failure",
+    "join",
+    "quorum",
+    "node-lost",
+    "recovery",
+    "kills",
+)  # torchrun takes up to a minute or fails
 
 
 def warm_up(launcher: Launcher) -> None:
@@ -257,6 +271,10 @@ def _activity(pid: int) -> tuple[float, int]:
         status = (thread / "status").read_text()
         switches += int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
     return cpu_s, switches
+
+
+def _name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def _children(pid: int) -> list[int]:

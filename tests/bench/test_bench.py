@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench_lib.kills import StepNote, lost_share
 
 BENCH = Path(__file__).parents[2] / "scripts" / "bench"
 
@@ -31,7 +32,7 @@ def test_measures_and_writes_what_it_measured(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "bench.json").read_text())
     assert (1, []) == (record["format"], record["failures"])
     samples = record["samples"]["hpc_elastic"]
-    assert {"first_line_s", "rss_mb", "pss_mb"} == set(samples)
+    assert {"first_line_s", "rss_mb", "pss_mb", "all_rss_mb", "all_pss_mb"} == set(samples)
     assert all(len(values) == 3 and min(values) > 0 for values in samples.values())
     assert sorted(samples["rss_mb"])[1] == record["medians"]["hpc_elastic"]["rss_mb"]
 
@@ -222,3 +223,11 @@ def test_tables_of_earlier_runs_are_shown(tmp_path: Path) -> None:
     ].split()
     marked = bench("--markdown", "--from", str(tmp_path / "run.json"))
     assert "| hpc_elastic | local disk | 0.100 | 0.250 | > 1 s |" in marked.stdout.splitlines()
+
+
+def test_steps_that_were_lost_or_never_made_are_a_share_of_the_time() -> None:
+    """A start that goes on from an older step takes back what was computed since; the wait counts, too."""
+    before = [StepNote(100.0 + step, 1, 1 + step) for step in range(11)]
+    after = [StepNote(115.0 + step, 2, 7 + step) for step in range(6)]
+    assert lost_share(before, 110.0) == pytest.approx(0)
+    assert lost_share([*before, *after], 120.0) == pytest.approx(1 - 11 / 20)

@@ -11,12 +11,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from hpc_elastic.isolated.argv import own_argv, start_argv
 from hpc_elastic.isolated.lookup import NEEDED
+from hpc_elastic.isolated.one_file import unexplained
 from hpc_elastic.testing.fake_slurm import FakeSlurm
 
 REPOSITORY = Path(__file__).parents[2]
@@ -271,3 +272,26 @@ def test_two_threads_that_import_at_once_find_installed_packages(base: Packages)
     finally:
         module.unlink()
     assert b"['found_late'] True\n" == done.stdout, done.stderr
+
+
+EXPLAINED = """
+class Kind:
+    "Kept: help texts are made of it."
+
+def plain():
+    "Not kept."
+    return [text for text in ("kept",)], (lambda: "kept")()
+
+def loads():
+    "Both a docstring and a value."
+    return "Both a docstring and a value."
+"""
+
+
+def test_functions_in_the_file_do_the_same_without_docstrings() -> None:
+    """A text that a function loads stays, and so do those of classes, lambdas and comprehensions."""
+    scope: dict[str, Any] = {}
+    exec(unexplained(compile(EXPLAINED, "explained", "exec")), scope)  # noqa: S102 - a module is made of it
+    assert (None, (["kept"], "kept")) == (scope["plain"].__doc__, scope["plain"]())
+    assert "Both a docstring and a value." == scope["loads"]()
+    assert "Kept: help texts are made of it." == scope["Kind"].__doc__

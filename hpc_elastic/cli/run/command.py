@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import HpcElasticError, InputError
 from hpc_elastic.exit_codes import ExitCode
-from hpc_elastic.ids import Env
-from hpc_elastic.node.workers.worker_env import OF_MPI
+from hpc_elastic.ids import OF_MPI, Env
 from hpc_elastic.processes.guard import Guard
 from hpc_elastic.slurm.watch.process_tree import is_searched, read_cgroups, run_apart
 from hpc_elastic.text import visible_lines

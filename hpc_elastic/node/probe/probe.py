@@ -7,7 +7,6 @@ questions for free space; nothing is written and no program started.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -209,7 +208,11 @@ def look_closely(
         for what, why in probe.quick_probe(place.run_dir).items()
         if why
     )
-    if not measured.gpus_promised or shutil.which(NVIDIA_SMI[0], path=place.environ.get("PATH")) is None:
+    if not measured.gpus_promised:
+        return found
+    import shutil  # noqa: PLC0415 - with compressions, which most agents start without
+
+    if shutil.which(NVIDIA_SMI[0], path=place.environ.get("PATH")) is None:
         return found
     said = run_program(NVIDIA_SMI, options.timeout, place, agent)
     if said.was_interrupted:

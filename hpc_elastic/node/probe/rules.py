@@ -13,7 +13,7 @@ from hpc_elastic.settings.setting import agents
 from hpc_elastic.settings.table import JobSettings
 from hpc_elastic.text import count_text
 
-_LOST = re.compile(r"lost|fallen off|err!|unknown error|no devices", re.IGNORECASE)
+_LOST = "lost|fallen off|err!|unknown error|no devices"  # compiled where GPUs were promised, a millisecond
 
 GIB = 1 << 30
 NVIDIA = "/dev/nvidia[0-9]*"
@@ -187,7 +187,7 @@ def judge_gpus(exit_code: int, output: str, found: Measured) -> tuple[NodeFindin
         findings.append(short_of(f"GPUs: nvidia-smi lists {len(gpus)}", found.gpus_promised))
     for gpu in gpus:
         name = f"GPU {gpu.number} ({gpu.uuid})"
-        if _LOST.search(f"{gpu.uuid} {gpu.uncorrectable}"):
+        if re.search(_LOST, f"{gpu.uuid} {gpu.uncorrectable}", re.IGNORECASE):
             findings.append(NodeFinding(f"{name} does not answer; tell the admins", is_fatal=True))
         elif gpu.uncorrectable.isdecimal() and int(gpu.uncorrectable) > 0:
             text = f"{name}: {gpu.uncorrectable} uncorrectable memory errors, 0 needed"

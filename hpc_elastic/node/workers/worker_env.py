@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, MutableMapping
+from contextlib import suppress
+from importlib import import_module
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -16,7 +17,6 @@ from hpc_elastic.record.journal import Member, RoundFormed
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 _NAME = 40  # characters of the run id that are kept for people
 DEVICES_ENV = "CUDA_VISIBLE_DEVICES"  # ROCm reads it, too
-OF_MPI = ("PMI_", "PMI2_", "PMIX_")
 
 
 class RankPlace(NamedTuple):
@@ -134,7 +134,7 @@ def tracker_env(run_id: str, run_dir: str) -> dict[str, str]:
         run_id: the run's id.
         run_dir: absolute path of its directory.
     """
-    key = hashlib.sha256(f"{run_id}\0{run_dir}".encode(errors="surrogateescape")).hexdigest()[:32]
+    key = _sha256(f"{run_id}\0{run_dir}".encode(errors="surrogateescape"))[:32]
     name = _UNSAFE.sub("-", run_id)[:_NAME].strip("-.") or "run"
     return {
         "WANDB_RUN_ID": f"{name}-{key[:8]}",
@@ -143,6 +143,14 @@ def tracker_env(run_id: str, run_dir: str) -> dict[str, str]:
         "NEPTUNE_CUSTOM_RUN_ID": key,  # at most 36 characters
         "TENSORBOARD_LOGGING_DIR": f"{run_dir}/tensorboard",  # else one folder per start
     }
+
+
+def _sha256(data: bytes) -> str:
+    """Return a digest by a module of the interpreter; hashlib takes 3 MB of an agent for OpenSSL."""
+    for name in ("_sha2", "_sha256", "hashlib"):  # since Python 3.12, before, and where it is built without
+        with suppress(ImportError):
+            return str(import_module(name).sha256(data).hexdigest())
+    raise ImportError("this Python has no SHA-256")
 
 
 class TooFewDevicesError(InputError, ValueError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import subprocess  # noqa: TID251 - a lock is tried by another process
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -240,6 +239,8 @@ def _try_lock(at: str) -> None:
 
 
 def _try_lock_of_process(at: str) -> None:
+    import subprocess  # noqa: PLC0415, TID251 - agents, which take a quick look, need none of it
+
     argv = [sys.executable, "-I", "-S", "-c", _CHILD, at]
     with _locked(at):
         try:
