@@ -13,6 +13,9 @@ from pathlib import Path
 
 from bench_lib import overhead, plot, save, scale, series
 from bench_lib.ettr import measure as ettr
+from bench_lib.ettr import picture
+from bench_lib.ettr.table import Outcome
+from bench_lib.ettr.table import render as render_ettr
 from bench_lib.group import GroupError
 from bench_lib.launchers import HPC_ELASTIC, TORCHRUN, Launcher
 from bench_lib.measures import FULL, MEASURES, QUICK, SLOW, Samples, warm_up
@@ -63,7 +66,7 @@ def main(argv: list[str]) -> int:
             )
             + "\n"
         )
-    if options.plot and (code := _draw(options.plot, lines)):
+    if options.plot and (code := _draw(options.plot, lines, useful)):
         return code
     bad = missed(results, HPC_ELASTIC.name) or any(text.startswith(HPC_ELASTIC.name) for text in failures)
     return 1 if options.strict and bad else 0
@@ -97,18 +100,25 @@ def _measure_launchers(
 def _show(options: argparse.Namespace) -> int:
     """Print and draw what earlier runs have measured; return the exit code."""
     try:
+        useful = picture.read_outcomes(options.drawn)
         lines = plot.read_series(options.drawn)
     except plot.PlotError as error:
         print(f"bench: --from: {error}", file=sys.stderr)
         return 1
-    print(series.render(lines, markdown=options.markdown))
-    return _draw(options.plot, lines) if options.plot else 0
+    if lines:
+        print(series.render(lines, markdown=options.markdown))
+    if useful:
+        print(render_ettr(useful, ettr.ETTR))
+    return _draw(options.plot, lines, useful) if options.plot else 0
 
 
-def _draw(path: Path, lines: list[series.Series]) -> int:
-    """Draw the measures of scale; return the exit code."""
+def _draw(path: Path, lines: list[series.Series], useful: dict[str, Outcome]) -> int:
+    """Draw the measures of scale, or the useful time; return the exit code."""
     try:
-        plot.draw(lines, path)
+        if useful and not lines:
+            picture.draw(useful, path)
+        else:
+            plot.draw(lines, path)
     except plot.PlotError as error:
         print(f"bench: --plot {path}: {error}", file=sys.stderr)
         return 1
@@ -161,7 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     names = [TORCHRUN.name, HPC_ELASTIC.name]
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="only these launchers")
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the measures of scale")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help=f"draw scale, or {ettr.ETTR}")
     parser.add_argument(
         "--from",
         dest="drawn",

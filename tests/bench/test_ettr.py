@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 from bench_lib.ettr.course import Course, Note, Strike, plan
+from bench_lib.ettr.picture import read_outcomes
 from bench_lib.ettr.table import outcome, rate
+from bench_lib.plot import PlotError
 
 BENCH = Path(__file__).parents[2] / "scripts" / "bench"
 
@@ -50,6 +52,18 @@ def test_a_run_that_did_not_come_back_has_no_parts() -> None:
     found = outcome(course, undisturbed=1.0)
     assert ({}, [("hang", 10.0, None)], "FAILED") == (found.parts_s, found.strikes, found.job_state)
     assert 10 == found.steps
+
+
+def test_outcomes_are_read_from_the_file_of_a_run(tmp_path: Path) -> None:
+    """For a picture; a file of another kind is refused."""
+    course = Course(100.0, 126.0, [], notes_of(1, 97.0, 0, 10), "RUNNING")
+    found = {"torchrun": outcome(course, undisturbed=1.0)}
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"ettr": {name: one._asdict() for name, one in found.items()}}))
+    assert found == read_outcomes([path])
+    path.write_text('{"ettr": {"torchrun": {"other": 1}}}')
+    with pytest.raises(PlotError, match="not a file written by --json"):
+        read_outcomes([path])
 
 
 def test_the_rate_without_faults_is_that_of_the_steps_alone() -> None:
