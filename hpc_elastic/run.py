@@ -4,10 +4,14 @@
 the command is `hpc-elastic run`, which ends with the exit code of the worker that failed.
 """
 
-from __future__ import annotations
+import sys
+
+if __name__ == "__main__":  # before anything else is imported
+    from hpc_elastic.isolated.callers_path import drop_callers_places
+
+    drop_callers_places()
 
 import os
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -127,7 +131,7 @@ def get_use_env(args: Namespace) -> bool:
     return bool(getattr(args, "use_env", True))
 
 
-def config_from_args(args: Namespace) -> tuple[LaunchConfig, Callable[..., Any] | str, list[str]]:
+def config_from_args(args: Namespace) -> "tuple[LaunchConfig, Callable[..., Any] | str, list[str]]":
     """Return the arguments of `elastic_launch`: configuration, entry point of the workers, and its arguments.
 
     Args:
@@ -243,7 +247,7 @@ def run(args: Namespace) -> None:
     elastic_launch(config=config, entrypoint=command)(*command_args)
 
 
-def _choose_place(args: Namespace) -> RunPlace | None:
+def _choose_place(args: Namespace) -> "RunPlace | None":
     """Put the directory in which the nodes meet into the flags, unless they meet without one."""
     from hpc_elastic.cli.run.nodes import BACKENDS, place_of  # noqa: PLC0415 - as above
     from hpc_elastic.slurm.client.environment import SlurmEnv  # noqa: PLC0415 - as above
@@ -289,25 +293,25 @@ def main(args: Sequence[str] | None = None) -> None:
     record(run)(parse_args(args))
 
 
-def command(argv: Sequence[str], dropped: Sequence[str] = ()) -> int:
+def command(argv: Sequence[str]) -> int:
     """Run a command line as `hpc-elastic run` does, also over the handler of a plug-in.
 
     Args:
         argv: the arguments without the program's name.
-        dropped: directories that scripts of ``--run-path`` search for modules, as those of torchrun do.
 
     Returns:
         The exit code of the process.
     """
     from hpc_elastic.cli.run.command import main as run_agent  # noqa: PLC0415 - as above
     from hpc_elastic.cli.run.nodes import BACKENDS  # noqa: PLC0415 - as above
+    from hpc_elastic.isolated.callers_path import search_callers_places  # noqa: PLC0415 - as above
 
     try:
         args = parse_args(argv)
     except InputError as error:  # of a variable
         return _refused(error)
-    if args.run_path:
-        sys.path[:0] = dropped
+    if args.run_path:  # its scripts search for modules where those of torchrun do
+        search_callers_places()
     return run_agent(argv) if args.rdzv_backend in BACKENDS else _run_over_plugin(args)
 
 
@@ -341,6 +345,4 @@ def _run_over_plugin(args: Namespace) -> int:
 
 
 if __name__ == "__main__":
-    from hpc_elastic.isolated.search_path import drop_callers_directory
-
-    sys.exit(command(sys.argv[1:], drop_callers_directory()))
+    sys.exit(command(sys.argv[1:]))

@@ -1,12 +1,16 @@
-"""The command ``hpc-elastic``: routes to the light commands of the nodes, or to the app."""
+"""The command ``hpc-elastic``: routes to the light commands of the nodes, or to the app.
 
-from __future__ import annotations
+Imports nothing before `main` has taken the caller's directories out of the search path.
+"""
 
 import sys
-from collections.abc import Sequence
+
+TYPE_CHECKING = False  # typing may be a file of the caller's
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: "Sequence[str] | None" = None) -> int:
     """Run a command and return its exit code.
 
     A job script calls `run` and `finish` on every node, so nothing that only the other
@@ -14,12 +18,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Args:
         argv: the arguments without the program's name; by default those of this process, which then is a
-            program of ours and no longer searches the directory of its script for modules.
+            program of ours and no longer searches its caller's directories for modules.
     """
     if argv is None:
-        from hpc_elastic.isolated.search_path import drop_callers_directory  # noqa: PLC0415 - not on nodes
+        from hpc_elastic.isolated.callers_path import drop_callers_places  # noqa: PLC0415 - not on nodes
 
-        drop_callers_directory()
+        drop_callers_places()
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["run"]:
         from hpc_elastic.cli.run.command import main as run  # noqa: PLC0415 - light on nodes

@@ -1,4 +1,4 @@
-"""The search path of this process: without its caller's directory, and with the user's only on request."""
+"""The installed packages and the modules of the user's, searched on request."""
 
 from __future__ import annotations
 
@@ -7,19 +7,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-
-
-def drop_callers_directory() -> list[str]:
-    """No longer search the directory that Python has put first: the script's, or the working directory.
-
-    To be called by a program of ours before it imports more; a process of the user's keeps it.
-
-    Returns:
-        The first entry; empty if Python has put no directory there.
-    """
-    if sys.flags.isolated or getattr(sys.flags, "safe_path", False):  # since Python 3.11
-        return []
-    return [sys.path.pop(0)]
 
 
 def search_installed() -> None:

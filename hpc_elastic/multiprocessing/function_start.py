@@ -30,6 +30,7 @@ from multiprocessing import (
 from multiprocessing import spawn as spawning
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from hpc_elastic.isolated.callers_path import has_own_path
 from hpc_elastic.multiprocessing.function_worker import (
     Descriptor,
     FunctionCall,
@@ -238,8 +239,8 @@ class _Popen:
 
 
 def _isolation() -> str:
-    """Return the code by which the worker of an isolated process imports our modules from where that does."""
-    if not sys.flags.isolated:
+    """Return the code by which a worker imports our modules from where this process does."""
+    if not has_own_path():
         return ""
     return f"plain = [place for place in sys.path if place]; sys.path[:] = {sys.path!a}; "
 
@@ -247,7 +248,7 @@ def _isolation() -> str:
 def _preparation(name: str) -> dict[str, Any]:
     """Return the standard library's facts for a child about its parent."""
     data: dict[str, Any] = spawning.get_preparation_data(name)
-    if sys.flags.isolated:
+    if has_own_path():
         return {key: value for key, value in data.items() if key not in _OF_THE_PARENT}
     return data
 
@@ -274,7 +275,7 @@ def _pickled(job: FunctionJob, popen: _Popen, served: Served | None) -> bytes:
             Descriptor(job.value),
             served=served,
             meeting=_meeting(job),
-            was_isolated=bool(sys.flags.isolated),
+            was_isolated=has_own_path(),
         )
         process = _process(popen.method, job.name, call)
         reduction.dump(_preparation(process.name), outer)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hpc_elastic.isolated.callers_path import has_own_path
 from hpc_elastic.multiprocessing.errors.error_handler import describe
 from hpc_elastic.multiprocessing.errors.failure import encode_reply, write_data
 from hpc_elastic.multiprocessing.function_start import STARTERS, FunctionJob, new_file, start_spawned
@@ -63,8 +63,8 @@ class MultiprocessContext(ProcessGroup):
             *(duplicate_stdout_filters, duplicate_stderr_filters),
             settings=settings,
         )
-        # A copy of an isolated process would start the function's own processes isolated, too.
-        self.start_method = "spawn" if sys.flags.isolated else start_method
+        # A copy of this process would search what this one searches, and start isolated processes if it is.
+        self.start_method = "spawn" if has_own_path() else start_method
         self._files: dict[int, int] = {}
         self._return_values: dict[int, Any] = {}
         self._meeting: tuple[int, int] | None = None  # where workers wait for each other; see `Meeting`

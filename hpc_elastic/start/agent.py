@@ -14,6 +14,7 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, RunDirError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.ids import Env, copy_prefix
+from hpc_elastic.isolated.callers_path import has_own_path
 from hpc_elastic.meet.membership import claim_node_name
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous
 from hpc_elastic.meet.shared_run import SharedRun
@@ -214,11 +215,11 @@ def _interpreter(command: Command) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the workers' command, none of functions that are forked, and the search path of functions."""
     if command.function is None:
         return command.argv, ()
-    if command.start_method != "spawn" and not sys.flags.isolated:
+    if command.start_method != "spawn" and not has_own_path():
         return (), ()
     from hpc_elastic.multiprocessing.function_start import spawning_command  # noqa: PLC0415 - not for programs
 
-    return (*spawning_command(), ""), () if sys.flags.isolated else tuple(sys.path)
+    return (*spawning_command(), ""), () if has_own_path() else tuple(sys.path)
 
 
 def _build(

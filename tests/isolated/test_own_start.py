@@ -20,7 +20,7 @@ from hpc_elastic.isolated import lookup
 from hpc_elastic.isolated.argv import CALL, INSTALLED, OwnPath, call_argv, own_argv
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.submit.request import own_path_of
-from tests.isolated.planted import plant
+from tests.isolated.planted import TEXT, plant
 
 SAYS_PATH = "import json, sys; print(json.dumps(sys.path))"
 
@@ -157,11 +157,43 @@ def test_a_handler_of_the_users_own_is_found(tmp_path: Path, monkeypatch: pytest
     assert f"handler {tmp_path}/other\n" == done.stdout, done.stderr
 
 
-def test_a_directory_that_python_has_not_put_first_stays() -> None:
-    """Only what stands for the caller's directory is dropped."""
-    code = "from hpc_elastic.isolated import search_path; print(search_path.drop_callers_directory())"
-    outputs = [run(sys.executable, *flags, "-c", code).stdout for flags in ((), ("-I",))]
-    assert ["['']\n", "[]\n"] == outputs
+@pytest.mark.parametrize("pythonpath", [":/nowhere", "../shared", "{place}/../shared"])
+def test_a_command_typed_by_hand_imports_nothing_planted(planted: Path, pythonpath: str) -> None:
+    """Whatever PYTHONPATH says, once this package is found; before, site has looked for its two."""
+    shutil.rmtree(planted / "hpc_elastic")
+    for name in ("hpc_elastic", "sitecustomize", "usercustomize"):
+        (planted / f"{name}.py").unlink()
+    for name in ("__future__", "abc", "collections", "os", "prometheus_client"):
+        (planted / f"{name}.py").write_text(TEXT)
+    code = "from hpc_elastic.cli.main import main; main()"
+    (planted.parent / "hpc-elastic").write_text(code)
+    environ = {"PYTHONPATH": pythonpath.format(place=planted)}
+    done = run(sys.executable, "../hpc-elastic", "version", **environ)
+    assert (0, f"{hpc_elastic.__version__}\n", "") == (done.returncode, done.stdout, done.stderr)
+
+
+def test_pythonpath_comes_behind_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Absolute directories stay before the installed packages, and this package stays wherever it is."""
+    elsewhere, here = tmp_path / "elsewhere", tmp_path / "here"
+    for place in (elsewhere, here / "lib"):
+        place.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    home = os.path.dirname(os.path.dirname(hpc_elastic.__file__))
+    code = f"from hpc_elastic.isolated.callers_path import *; drop_callers_places(); {SAYS_PATH}"
+    found = json.loads(run(sys.executable, "-c", code, PYTHONPATH=f"lib:{elsewhere}:{here}::{home}").stdout)
+    plain = json.loads(run(sys.executable, "-I", "-c", SAYS_PATH).stdout)
+    rest = [place for place in plain[3:] if place != home]
+    assert [*plain[:3], str(elsewhere), home, *rest] == found
+    monkeypatch.chdir(home)
+    found = json.loads(run(sys.executable, "-c", code, PYTHONPATH=".").stdout)
+    assert [*plain[:3], home, *rest] == found
+
+
+def test_an_isolated_process_keeps_its_path() -> None:
+    """Its caller has put nothing there."""
+    code = f"from hpc_elastic.isolated.callers_path import *; drop_callers_places(); {SAYS_PATH}"
+    plain, found = (run(sys.executable, "-I", "-c", text).stdout for text in (SAYS_PATH, code))
+    assert plain == found
 
 
 def test_an_interpreter_that_cannot_be_asked_says_why(tmp_path: Path) -> None:

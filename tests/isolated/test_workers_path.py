@@ -32,7 +32,7 @@ if __name__ == "__main__":
     import json
     print("told " + json.dumps(run.result(50)))
 """
-ENVIRON = {"PYTHONPATH": "/nowhere:relative", "PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": "1"}
+ENVIRON = {"PYTHONPATH": "/nowhere:relative:", "PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": "1"}
 AGENTS = {
     "job script": own_argv(sys.executable),
     "by hand": (sys.executable, "-m", "hpc_elastic"),
@@ -41,10 +41,10 @@ AGENTS = {
 FLAGS = ("--standalone", "--run-dir", "run", "--nproc-per-node", "1")
 
 
-def told(*argv: str, cwd: Path) -> list[object]:
+def told(*argv: str, cwd: Path, **environ: str) -> list[object]:
     """Return what a worker has told, or a program like it."""
     done = subprocess.run(
-        argv, cwd=cwd, env={**os.environ, **ENVIRON}, capture_output=True, text=True, check=False
+        argv, cwd=cwd, env={**os.environ, **ENVIRON, **environ}, capture_output=True, text=True, check=False
     )
     lines = [line.partition("told ")[2] for line in done.stdout.splitlines() if "told [" in line]
     assert 1 == len(lines), (done.stdout, done.stderr)
@@ -108,11 +108,14 @@ def test_a_function_in_a_shared_directory_is_called(project: Path) -> None:
 @pytest.mark.parametrize("agent", AGENTS.values(), ids=AGENTS)
 def test_a_users_own_modules_do_not_break_an_agent(project: Path, agent: tuple[str, ...]) -> None:
     """Also where it was typed by hand, apart from what Python itself imports before it runs anything."""
-    for name in ("signal", "json", "select", "subprocess", "tempfile", "psutil", "random"):
+    for name in ("signal", "json", "select", "subprocess", "tempfile", "psutil", "random", "argparse"):
         (project / f"{name}.py").write_text("raise SystemExit('a module of the same name')\n")
-    assert told(*agent, "run", *FLAGS, "folder/train.py", cwd=project)
-    by_module = (sys.executable, "-m", "hpc_elastic.run", *FLAGS[:1], "--run-dir", "other", *FLAGS[3:])
-    assert told(*by_module, "folder/train.py", cwd=project)
+    (project / "folder" / "train.py").write_text("print('told [1]')")
+    for number, path in enumerate((ENVIRON["PYTHONPATH"], str(project), "/nowhere")):
+        begin = agent if path != "/nowhere" else (sys.executable, "-m", "hpc_elastic.run")
+        words = ("run",)[: len(agent) if begin is agent else 0]
+        flags = (*FLAGS[:1], "--run-dir", f"run{number}", *FLAGS[3:])
+        assert [1] == told(*begin, *words, *flags, "folder/train.py", cwd=project, PYTHONPATH=path)
 
 
 def test_a_run_on_this_machine_takes_no_module_from_its_directory(project: Path) -> None:
