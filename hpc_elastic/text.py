@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Iterable
 
 _UNSEEN = (  # controls, what turns the direction of text, line ends of Unicode, halves of characters
     "\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff"
@@ -83,6 +85,27 @@ def visible_log(data: bytes, *, colours: bool = True) -> bytes:
         lambda found: (found[1] if colours else "") if found[1] else _escaped(found), text
     )
     return shown.encode(errors="surrogateescape")
+
+
+def for_shell(word: str) -> str:
+    """Return a word for a command that people paste into a shell such as bash.
+
+    What would act on a terminal is an escape in ``$'...'``, which `visible` leaves as it is.
+    """
+    if not _ACTS.search(word):
+        return shlex.quote(word)  # noqa: TID251 - the one place
+    plain = word.replace("\\", r"\\").replace("'", r"\'")
+    return f"$'{_ACTS.sub(_as_bytes, plain)}'"
+
+
+def line_for_shell(words: Iterable[str]) -> str:
+    """Return a command for people, as `for_shell` does."""
+    return " ".join(map(for_shell, words))
+
+
+def _as_bytes(found: re.Match[str]) -> str:
+    data = found[0].encode(errors="surrogateescape" if "\udc80" <= found[0] <= "\udcff" else "surrogatepass")
+    return "".join(f"\\x{byte:02x}" for byte in data)
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+
 import pytest
 
-from hpc_elastic.text import WIDTH, visible, visible_lines, visible_log, wrapped
+from hpc_elastic.text import WIDTH, line_for_shell, visible, visible_lines, visible_log, wrapped
 
 
 @pytest.mark.parametrize(
@@ -23,6 +26,15 @@ def test_foreign_text_is_one_line_in_which_nothing_acts(text: str, shown: str) -
     """It can be printed in any encoding of a terminal that has its letters."""
     assert shown == visible(text)
     shown.encode()
+
+
+def test_a_command_can_be_pasted_whatever_its_words_are() -> None:
+    """Also as it is shown on a terminal."""
+    words = ["a", "", "it's; x", "\x1b[31mb\\'0\n", "\u202egpj\u2028", "é\x07ab", "\udcff'\\"]
+    line = visible(line_for_shell(["printf", r"%s\0", *words]))
+    assert line == visible(line)
+    done = subprocess.run(["bash", "-c", line], capture_output=True, check=True)
+    assert words == [os.fsdecode(word) for word in done.stdout.split(b"\0")[:-1]]
 
 
 def test_lines_stay_lines() -> None:

@@ -7,7 +7,6 @@ of a notebook work. Nothing is unpickled that another user could have written.
 from __future__ import annotations
 
 import os
-import shlex
 import stat
 import sys
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.store import files
 from hpc_elastic.store.files import make_directory
 from hpc_elastic.store.plain_file import open_plain
+from hpc_elastic.text import for_shell
 
 if TYPE_CHECKING:
     from submitit.core.utils import DelayedSubmission
@@ -259,6 +259,6 @@ def _load(path: str) -> Any:
                 raise RunDirError(
                     f"{where} can be written by others, so it is not unpickled",
                     where="run directory",
-                    fix=f"if you trust it: chmod go-w {shlex.quote(where)}",
+                    fix=f"if you trust it: chmod go-w {for_shell(where)}",
                 )
         return pickle.load(file)  # noqa: S301 - this user's own, as has just been checked

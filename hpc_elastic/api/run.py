@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
 from typing import Any
 
 from hpc_elastic.api import function
@@ -25,6 +24,7 @@ from hpc_elastic.slurm.run_jobs.existing_run import existing_run
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, newest_world_size, read_run
 from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, silent_for
 from hpc_elastic.store.plain_file import open_plain, read_plain
+from hpc_elastic.text import for_shell
 
 _FIX = "give the directory that submit printed, or the attribute `directory` of a Run"
 RUNNER_LOG = "slurm-local.out"  # what the runner of a run without Slurm prints
@@ -221,7 +221,7 @@ class NotDoneError(HpcElasticError):
         self.text = text
 
     def __str__(self) -> str:
-        root = shlex.quote(self.root)
+        root = for_shell(self.root)
         return (
             f"the run in {self.root} is not done: {self.text}\n"
             f"  fix: hpc-elastic timeline {root} tells its events; "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import shlex
 from collections.abc import Callable
 from typing import Annotated
 
@@ -31,7 +30,7 @@ from hpc_elastic.slurm.run_jobs.run_files import ask_job, read_run, stored_spec
 from hpc_elastic.slurm.run_jobs.submissions import read_links, read_submissions
 from hpc_elastic.slurm.submit import run_dir
 from hpc_elastic.store.plain_file import list_plain
-from hpc_elastic.text import visible
+from hpc_elastic.text import for_shell, visible
 
 AsJson = Annotated[bool, Flag(("--json",), "Print the facts as JSON, for programs.")]
 
@@ -89,7 +88,7 @@ def _unknown(word: str, there: Folder) -> RunDirError:
             f"{name} belongs to user {there.foreign[theirs[-1]]}", where="RUN", fix="ask its owner"
         )
     near = difflib.get_close_matches(word, there.runs, n=1)
-    proposed = [shlex.quote(os.path.join(RUNS_FOLDER, name)) for name in near]
+    proposed = [for_shell(os.path.join(RUNS_FOLDER, name)) for name in near]
     fix = f"perhaps {proposed[0]}" if proposed else _ALL if there.runs else _FIX
     return RunDirError(
         f"{word!r} is neither a directory nor a run id, job id or job name "

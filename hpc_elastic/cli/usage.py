@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import shlex
 from collections.abc import Sequence
 
 from hpc_elastic.settings.table import JOB
 from hpc_elastic.slurm.job import options
+from hpc_elastic.text import line_for_shell
 
 _JOB_COMMANDS = ("submit", "render")
 _SWITCHES = frozenset(
@@ -85,7 +85,7 @@ def _command_hint(error: Exception, option: str, words: Sequence[str]) -> str:
     last = next((at for at, word in enumerate(words) if word.partition("=")[0] == option), len(words))
     for at in range(1, last):
         if _looks_like_a_program(words[at]) and _is_free(words[at - 1]):
-            line = shlex.join(["hpc-elastic", *words[:at], "--", *words[at:]])
+            line = line_for_shell(["hpc-elastic", *words[:at], "--", *words[at:]])
             return f"the worker command goes after --: {line}"
     return "the worker command goes after --: hpc-elastic submit --nodes 2 -- train.py" if is_extra else ""
 
@@ -100,7 +100,7 @@ def _program_hint(option: str, words: Sequence[str], command: Sequence[str]) -> 
     follows = words[at + 1 : at + 2]
     taken = 1 if "=" in words[at] or not follows or follows[0].startswith("-") else 2
     line = [*words[:at], *words[at + taken :], "--", *command, *words[at : at + taken]]
-    return f"options of the program go after --, behind it: {shlex.join(['hpc-elastic', *line])}"
+    return f"options of the program go after --, behind it: {line_for_shell(['hpc-elastic', *line])}"
 
 
 def _looks_like_a_program(word: str) -> bool:
@@ -122,7 +122,7 @@ def _sbatch_hint(option: str, words: Sequence[str]) -> str:
         return f"write --{options.FIELDS[name].replace('_', '-')}"
     if name not in options.BUILT_IN:
         return ""
-    return f"options of sbatch go into -o: {shlex.join(['-o', name + _value_of(option, words)])}"
+    return f"options of sbatch go into -o: {line_for_shell(['-o', name + _value_of(option, words)])}"
 
 
 def _value_of(option: str, words: Sequence[str]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
 from collections.abc import Callable, Iterator
 from itertools import chain, count
 
@@ -17,6 +16,7 @@ from hpc_elastic.store.files import make_directories
 from hpc_elastic.store.root import require_same, taken
 from hpc_elastic.store.shared_dir import SharedDirStore, segment_name
 from hpc_elastic.store.trust import refuse_open, require_own, require_own_entries
+from hpc_elastic.text import for_shell
 
 _PASSING = (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ETIMEDOUT)
 
@@ -113,7 +113,7 @@ def require_run(paths: RunPaths, run_id: str = "") -> None:
         f"there is no {os.path.basename(paths.identity)} in it" if has_root else "it is gone",
         where=f"run directory {paths.root}",
         fix="nothing was made or started here; put it back under this name, then: "
-        f"hpc-elastic submit --resume {shlex.quote(paths.root)}",
+        f"hpc-elastic submit --resume {for_shell(paths.root)}",
     )
 
 

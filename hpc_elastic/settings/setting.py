@@ -302,7 +302,7 @@ def _flag_text(row: Setting, value: Any) -> str:
     if row.kind is SIGNALS:
         return ",".join(name.removeprefix("SIG") for name in value)
     if isinstance(value, tuple):
-        return shlex.join(value)
+        return shlex.join(value)  # noqa: TID251 - for the script and for programs
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -45,7 +44,7 @@ from hpc_elastic.start.without_script import finish_in_its_place, record_takeove
 from hpc_elastic.store.mount import mount_at, safe_lease
 from hpc_elastic.store.plain_file import open_to_append
 from hpc_elastic.store.root import HeldRoot
-from hpc_elastic.text import visible_lines
+from hpc_elastic.text import for_shell, visible_lines
 
 if TYPE_CHECKING:
     from hpc_elastic.processes.preload.preloader import Preloader
@@ -161,7 +160,7 @@ def _open_log(path: str) -> int:
         raise RunDirError(
             f"the agent's log {path} cannot be written on {os.uname().nodename}: {error.strerror}",
             where="run directory",
-            fix=f"look at its mode, room and mount: ls -ld {shlex.quote(os.path.dirname(path))}",
+            fix=f"look at its mode, room and mount: ls -ld {for_shell(os.path.dirname(path))}",
         ) from error
 
 

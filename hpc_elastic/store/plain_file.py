@@ -10,12 +10,12 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shlex
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hpc_elastic.errors import UnfitFileError
+from hpc_elastic.text import for_shell
 
 MOST_BYTES = 16 << 20  # of a small file; none that this package writes has as much
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -214,13 +214,13 @@ def _too_large(path: str, size: int, limit: int) -> UnfitFileError:
 
 
 def _open_to_others(path: str, mode: int) -> UnfitFileError:
-    fix = f"see whether it is as you left it, then: chmod -R go-w {shlex.quote(os.path.dirname(path))}"
+    fix = f"see whether it is as you left it, then: chmod -R go-w {for_shell(os.path.dirname(path))}"
     what = f"others can write to it (mode {stat.S_IMODE(mode):o})"
     return UnfitFileError(path, what, errno=errno.EPERM, fix=fix)
 
 
 def _unfit(path: str, what: str, number: int) -> UnfitFileError:
-    fix = f"see where it comes from (ls -l {shlex.quote(path)}), and take it away"
+    fix = f"see where it comes from (ls -l {for_shell(path)}), and take it away"
     return UnfitFileError(path, what, errno=number, fix=fix)
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shlex
 from typing import NamedTuple
 
 from hpc_elastic.errors import TakenOverError, UnfitFileError
 from hpc_elastic.paths import IDENTITY
 from hpc_elastic.store import files
 from hpc_elastic.store.plain_file import OTHERS_WRITE, owner_name
+from hpc_elastic.text import for_shell
 
 _HIDDEN = (errno.EACCES, errno.ENOENT, errno.ENOTDIR)
 
@@ -44,7 +44,7 @@ def require_same(root: str, run_id: str) -> os.stat_result:
         raise TakenOverError(
             f"others can write to it (mode {mode:o})",
             where=f"run directory {root}",
-            fix=f"chmod 700 {shlex.quote(root)}; then: hpc-elastic submit --resume {shlex.quote(root)}",
+            fix=f"chmod 700 {for_shell(root)}; then: hpc-elastic submit --resume {for_shell(root)}",
         )
     other = run_id_in(root) if run_id else ""
     if other not in ("", run_id):

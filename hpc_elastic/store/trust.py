@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import stat
 import struct
 from collections.abc import Iterable, Iterator
@@ -15,6 +14,7 @@ from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.store import files
 from hpc_elastic.store.files import retry
 from hpc_elastic.store.plain_file import owner_name
+from hpc_elastic.text import for_shell
 
 OWN_FOLDERS = (RUNS_FOLDER, ".hpc_elastic")  # directories that this package makes, for one user each
 _ACL_VERSION = 2
@@ -169,7 +169,7 @@ def open_text(exposure: Exposure, path: str) -> Trouble:
         return Trouble(
             f"{shown} belongs to another user, and that user could put another directory "
             f"in the place of {path}",
-            f"name a directory of your own: --run-dir {shlex.quote(own)}",
+            f"name a directory of your own: --run-dir {for_shell(own)}",
         )
     can = (
         "everybody" if any(each.kind is EntryKind.EVERYBODY for each in exposure.by) else _names(exposure.by)
@@ -178,7 +178,7 @@ def open_text(exposure: Exposure, path: str) -> Trouble:
     whose = "" if place.uid == os.geteuid() else "have its owner do: "
     return Trouble(
         f"{can} can write to {shown}, and so put another directory in the place of {path}",
-        f"{whose}chmod {mend} {shlex.quote(place.path)}; or choose another --run-dir",
+        f"{whose}chmod {mend} {for_shell(place.path)}; or choose another --run-dir",
     )
 
 
@@ -385,7 +385,7 @@ def require_own(root: str, where: str) -> None:
     if found.st_mode & 0o022:
         mode = found.st_mode & 0o777
         raise RunDirError(
-            f"others can write to it (mode {mode:o})", where=where, fix=f"chmod 700 {shlex.quote(root)}"
+            f"others can write to it (mode {mode:o})", where=where, fix=f"chmod 700 {for_shell(root)}"
         )
 
 
@@ -407,11 +407,11 @@ def require_own_entries(root: str, names: Iterable[str], where: str) -> None:
             found = files.retry(lambda path=path: os.lstat(path))  # type: ignore[misc] # one path for each
         except FileNotFoundError:
             continue
-        why, fix = "", f"look at its owner, then: rm -r {shlex.quote(path)}"
+        why, fix = "", f"look at its owner, then: rm -r {for_shell(path)}"
         if found.st_uid != os.geteuid():
             why = f"belongs to user {found.st_uid}, not to you"
         elif stat.S_ISDIR(found.st_mode) and found.st_mode & 0o022:
             why = f"can be written to by others (mode {stat.S_IMODE(found.st_mode):o})"
-            fix = f"look at its contents, then: chmod go-w {shlex.quote(path)}"
+            fix = f"look at its contents, then: chmod go-w {for_shell(path)}"
         if why:
             raise RunDirError(f"{path} {why}", where=where, fix=f"{fix}; or choose another --run-dir")

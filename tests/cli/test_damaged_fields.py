@@ -119,7 +119,8 @@ def test_a_wrong_setting_is_told_and_passed_over(
     change(Path("hpc_elastic_runs/toy", file), fields)
     assert 0 == app.run(["status"])
     lines = capfd.readouterr().out.splitlines()
-    assert ["sane", "toy"] == sorted(line.split()[0] for line in lines if line.endswith("  failed"))
+    toy = f"  failed; damaged: {file}"
+    assert ["sane", "toy"] == sorted(line.split()[0] for line in lines if line.endswith(("  failed", toy)))
     app.run(["status", "toy"])
     assert words in capfd.readouterr().out
 

@@ -55,6 +55,19 @@ def test_a_folder_of_runs_is_listed_newest_first(folder: Path, capfd: pytest.Cap
     assert f"it holds runs; name one of them, such as {folder}/b" in capfd.readouterr().err
 
 
+def test_a_run_whose_files_cannot_be_used_is_damaged(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its state is told as far as it is known; its name can be pasted though it would act on a terminal."""
+    paths = make(folder, "esc-\x1b[31m", STARTED, ROUND, DONE)
+    assert 0 == app.run(["status", str(folder)])
+    assert "damaged" not in capfd.readouterr().out
+    os.mkfifo(paths.identity)
+    Path(paths.job).write_text("{")
+    assert 0 == app.run(["status", str(folder)])
+    listed, then = capfd.readouterr().out.splitlines()
+    assert listed.endswith("  done; damaged: run.json and job.json")
+    assert f"next: hpc-elastic status $'{folder}/esc-\\x1b[31m'  (asks Slurm, too)" == then
+
+
 def test_a_folder_without_runs_is_no_run_directory(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The error says what is missing."""
     folder.mkdir()

@@ -16,7 +16,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.processes.preload.rules import names_of
 from hpc_elastic.slurm.job.worker_launcher import refuse_launcher
 from hpc_elastic.start.agent import default_python
-from hpc_elastic.text import visible
+from hpc_elastic.text import for_shell, visible
 
 if TYPE_CHECKING:
     from hpc_elastic.processes.numa import NumaOptions
@@ -64,7 +64,6 @@ def work_of(args: argparse.Namespace) -> Work:
 
 
 def _words_of(prefix: str) -> list[str]:
-    import shlex  # noqa: PLC0415 - only below a container
 
     try:
         return shlex.split(prefix)
@@ -104,7 +103,7 @@ def check_script(args: argparse.Namespace, environ: Mapping[str, str]) -> None:
         raise InputError(
             f"the program {script} cannot be executed",
             where="training_script",
-            fix=f"chmod +x {shlex.quote(script)}, or leave --no-python out if it is a Python script",
+            fix=f"chmod +x {for_shell(script)}, or leave --no-python out if it is a Python script",
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 
 from hpc_elastic.account.account import Account
@@ -70,7 +69,7 @@ from hpc_elastic.store import files
 from hpc_elastic.store.files import list_names
 from hpc_elastic.store.node_events import Fault
 from hpc_elastic.store.node_ledger import read_ledger
-from hpc_elastic.text import count_text
+from hpc_elastic.text import count_text, for_shell
 from hpc_elastic.typed_json import whole_number
 
 _HELD = ".held"
@@ -283,7 +282,7 @@ def _waits_for_nodes(run: RunFiles, asked: SlurmAnswer) -> list[tuple[str, str]]
     if not text and is_array(run):
         tasks = asked.fields.get("NumTasks", "")
         known = whole_number(tasks)
-        root = shlex.quote(run.paths.root)
+        root = for_shell(run.paths.root)
         wanted = str(run.spec.get("nodes", ""))
         lacks_tasks = is_short_of_tasks(wanted, here - state.lost, known)
         text = too_few_text(wanted, here - state.lost, known, root) or more_text(wanted, here - state.lost)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -19,9 +18,10 @@ from hpc_elastic.report.explain.words import share_text, step_text
 from hpc_elastic.report.run_status import RunPhase, RunView, status_of
 from hpc_elastic.report.timeline import span_text
 from hpc_elastic.slurm.run_jobs.existing_run import look_into, names_of_runs
-from hpc_elastic.slurm.run_jobs.run_files import RunFiles, read_run
+from hpc_elastic.slurm.run_jobs.run_files import RunFiles, read_run, spec_trouble
 from hpc_elastic.slurm.run_jobs.signs_of_life import is_in_doubt, signs_of
-from hpc_elastic.text import visible
+from hpc_elastic.slurm.submit.run_dir import identity_trouble
+from hpc_elastic.text import for_shell, visible
 
 _MOST_FOREIGN = 10  # directories of other users that are named
 _MOST_ACCOUNTS = 50  # runs whose account is made, the newest ones
@@ -49,7 +49,7 @@ def list_runs(folder: str) -> int:
 
 def _say_next(folder: str, newest: str) -> None:
     if newest:
-        word = shlex.quote(newest if folder == RUNS_FOLDER else os.path.join(folder, newest))
+        word = for_shell(newest if folder == RUNS_FOLDER else os.path.join(folder, newest))
         say(f"next: hpc-elastic status {word}  (asks Slurm, too)")
     elif folder == RUNS_FOLDER and names_of_runs(os.curdir):
         say("next: hpc-elastic status .  (there are some right here)")
@@ -83,11 +83,17 @@ def _rows(folder: str, names: Iterable[str]) -> list[RunRow]:
 def _row(paths: RunPaths) -> RunRow:
     try:
         run = read_run(paths)
-        return RunRow(
-            _changed(run), paths.name, _standing(run), paths, status_of(RunView.of(run)).phase.value
-        )
+        text = _standing(run) + _damage_text(paths)
+        return RunRow(_changed(run), paths.name, text, paths, status_of(RunView.of(run)).phase.value)
     except HpcElasticError as error:
         return RunRow("", paths.name, f"cannot be read: {_first_line(error)}", paths)
+
+
+def _damage_text(paths: RunPaths) -> str:
+    """Return which files of a run cannot be used; `status` of that run says why."""
+    troubles = ((paths.identity, identity_trouble(paths)), (paths.job, spec_trouble(paths)))
+    damaged = [os.path.basename(path) for path, trouble in troubles if trouble]
+    return f"; damaged: {' and '.join(damaged)}" if damaged else ""
 
 
 def _account_of(row: RunRow) -> Account | None:

@@ -6,7 +6,6 @@ through a job step beside the agents.
 
 from __future__ import annotations
 
-import shlex
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.drill import on_node
 from hpc_elastic.slurm.drill.on_node import Deed
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, is_array, tasks_of
+from hpc_elastic.text import for_shell
 from hpc_elastic.typed_json import parse
 
 
@@ -316,7 +316,7 @@ class Striker:
             return None
         held = facts.to_be_released
         how = "is held in the queue" if held else f"does not run now: {facts.word or 'it is gone'}"
-        root = shlex.quote(self._run.paths.root)
+        root = for_shell(self._run.paths.root)
         return InputError(
             f"job {job} {how}, so nothing could be struck",
             where="drill",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import stat
 from collections.abc import Callable
 from string import Template
@@ -18,6 +17,7 @@ from typing import NamedTuple
 from hpc_elastic.errors import InputError, UnfitFileError
 from hpc_elastic.record.journal import RunEvent
 from hpc_elastic.store.plain_file import open_plain, read_given
+from hpc_elastic.text import for_shell
 
 EVENTS = tuple(event.value for event in RunEvent)
 _LONGEST = 2000  # characters of a value
@@ -189,7 +189,7 @@ def _secret(path: str) -> str:
         raise _unfit(path, f"cannot be read: {error.strerror}", "check the path") from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         how = f"has mode {stat.S_IMODE(mode):04o}, so other users may read the URL"
-        raise _unfit(path, how, f"chmod 600 {shlex.quote(path)}")
+        raise _unfit(path, how, f"chmod 600 {for_shell(path)}")
     return data.decode(errors="replace")
 
 

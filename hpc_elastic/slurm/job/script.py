@@ -63,7 +63,7 @@ def quote(text: str) -> str:
     """
     if not options.has_control(text):
         is_plain_inside = "'" in text and not set(text) & set('"$`\\!')
-        return f'"{text}"' if is_plain_inside else shlex.quote(text)
+        return f'"{text}"' if is_plain_inside else shlex.quote(text)  # noqa: TID251 - a line of a script
     return "$'" + "".join(_ansi_c(char) for char in text) + "'"
 
 

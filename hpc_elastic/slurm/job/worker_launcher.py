@@ -15,6 +15,7 @@ from typing import NamedTuple
 from hpc_elastic.errors import InputError
 from hpc_elastic.isolated.argv import CALL
 from hpc_elastic.slurm.job.shell_text import COMMENT, DOCUMENT, code_of, keywords, parts
+from hpc_elastic.text import line_for_shell
 
 _INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*")
 _SCRIPT_SHELLS = ("bash", "sh")
@@ -215,7 +216,7 @@ def _of_interpreter(words: tuple[str, ...]) -> Launcher | None:
 def _for_run(launcher: Launcher, before: tuple[str, ...]) -> str:
     """Return the line of ``hpc-elastic run``, behind other words; empty where the script is not known."""
     words = launcher.arguments if launcher.name == _TORCHRUN else _script_and_on(launcher.arguments)
-    return shlex.join((*before, "hpc-elastic", "run", *words)) if words else ""
+    return line_for_shell((*before, "hpc-elastic", "run", *words)) if words else ""
 
 
 def _for_submit(launcher: Launcher, before: tuple[str, ...]) -> str:
@@ -233,7 +234,7 @@ def _for_submit(launcher: Launcher, before: tuple[str, ...]) -> str:
         options, worker = options[:-2], ["python", "-m", options[-1], *worker]
     elif before and worker and worker[0].endswith(".py"):
         worker = ["python", *worker]
-    return shlex.join((*options, "--", *before, *worker)) if worker or "--module" in options else ""
+    return line_for_shell((*options, "--", *before, *worker)) if worker or "--module" in options else ""
 
 
 def _script_and_on(words: Sequence[str]) -> list[str]:
@@ -301,7 +302,7 @@ def check_words(command: Sequence[str]) -> None:
     if first == "-m" or first.startswith("--module"):
         module = rest[:1] if "=" not in first else [first.partition("=")[2]]
         behind = rest[1:] if "=" not in first else rest
-        line = shlex.join(["-m", *(module or ["MODULE"]), *(["--", *behind] if behind else [])])
+        line = line_for_shell(["-m", *(module or ["MODULE"]), *(["--", *behind] if behind else [])])
         raise InputError(
             f"the worker command begins with the option {first}",
             where="command",
@@ -311,7 +312,7 @@ def check_words(command: Sequence[str]) -> None:
         raise InputError(
             f"the worker command is one word, {first!r}, so the whole of it names a program",
             where="command",
-            fix=f"take the quotes away: -- {shlex.join([*_words(first), *rest])}",
+            fix=f"take the quotes away: -- {line_for_shell([*_words(first), *rest])}",
         )
 
 
@@ -319,7 +320,7 @@ def _refuse_variables(command: Sequence[str]) -> None:
     others = (at for at, word in enumerate(command) if not _WORD_ASSIGNMENT.fullmatch(word))
     count = next(others, len(command))
     flags = [word for assignment in command[:count] for word in ("-e", assignment)]
-    line = shlex.join(["hpc-elastic", "submit", *flags, "--", *(command[count:] or ["train.py"])])
+    line = line_for_shell(["hpc-elastic", "submit", *flags, "--", *(command[count:] or ["train.py"])])
     raise InputError(
         f"{command[0]} sets a variable, and is no program",
         where="command",

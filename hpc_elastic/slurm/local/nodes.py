@@ -30,7 +30,7 @@ from hpc_elastic.slurm.run_jobs.job_start import LOCAL, LOCAL_END, to_go_on
 from hpc_elastic.slurm.run_jobs.submissions import Submission
 from hpc_elastic.slurm.submit.request import SubmitRequest
 from hpc_elastic.store import files
-from hpc_elastic.text import count_text
+from hpc_elastic.text import count_text, for_shell
 
 REQUEUE_PAUSE_S = 1.0
 _LOOK_S = 0.1
@@ -131,9 +131,9 @@ class LocalRunner:
         os.mkdir(self._bin)
         stand_in = os.path.join(self._bin, "srun")
         with open(stand_in, "w") as file:
-            file.write(f'#!/bin/sh\nexec {shlex.join(argv_here(_STAND_IN))} "$@"\n')
+            file.write(f'#!/bin/sh\nexec {shlex.join(argv_here(_STAND_IN))} "$@"\n')  # noqa: TID251 - a script
         os.chmod(stand_in, 0o700)
-        root = shlex.quote(request.paths.root)
+        root = for_shell(request.paths.root)
         lines = [
             f"{request.spec.name} runs here as {self._job_id} with {count_text(self._nodes, 'node')}",
             f"run directory: {root}",
@@ -172,7 +172,7 @@ class LocalRunner:
 
     @property
     def _quoted_root(self) -> str:
-        return shlex.quote(self._request.paths.root)
+        return for_shell(self._request.paths.root)
 
     def _start(self, restart: int) -> int:
         """Run the script once and return its exit code."""

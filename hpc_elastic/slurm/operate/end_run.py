@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable
 from enum import Enum, auto
 
@@ -35,6 +34,7 @@ from hpc_elastic.slurm.run_jobs.may_start import first_to_do
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, job_ids, read_run
 from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, silent_for
 from hpc_elastic.slurm.run_jobs.submissions import Submission
+from hpc_elastic.text import for_shell
 
 DRAIN_PATIENCE_S = 300.0  # how long `stop` waits for a drain that is under way for another reason
 _LOOK_S = 0.5
@@ -148,7 +148,7 @@ class EndRun:
                 raise InputError(
                     "the workers do not come to an end",
                     where="stop",
-                    fix=f"end them without saving: hpc-elastic cancel {shlex.quote(self._run.paths.root)}",
+                    fix=f"end them without saving: hpc-elastic cancel {for_shell(self._run.paths.root)}",
                 )
             case StopStep.ASK:
                 self._ask_workers()

@@ -8,7 +8,6 @@ than there are tasks a further array of the same script and submission is queued
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -27,7 +26,7 @@ from hpc_elastic.slurm.job.values import NodeRange, parse_nodes
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, is_array, read_run, tasks_of
 from hpc_elastic.slurm.submit.resubmit import queue, with_measured_lead
 from hpc_elastic.slurm.submit.run_dir import read_request
-from hpc_elastic.text import are_text, count_text
+from hpc_elastic.text import are_text, count_text, for_shell
 
 Say = Callable[[str], None]
 _WHO = "hpc-elastic scale"
@@ -217,7 +216,7 @@ def _check(run: RunFiles, size: int, *, keep_spares: bool) -> None:
             fix=run.how_to_run_again,
         )
     if size < 1:
-        root = shlex.quote(run.paths.root)
+        root = for_shell(run.paths.root)
         raise InputError(
             f"a run has one node at least, and {size} are wanted",
             where="--nodes",

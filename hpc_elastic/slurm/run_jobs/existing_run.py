@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import stat
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.run_jobs.submissions import read_submissions
 from hpc_elastic.store import files
 from hpc_elastic.store.plain_file import owner_name
-from hpc_elastic.text import visible
+from hpc_elastic.text import for_shell, visible
 from hpc_elastic.typed_json import parse_object
 
 _STARTED = 19  # the place of the start time behind the name in /proc/PID/stat
@@ -121,7 +120,7 @@ def existing_run(path: str, where: str, fix: str) -> RunPaths:
         raise _foreign(paths, path, where, fix)
     if not os.access(path, os.R_OK | os.X_OK):
         raise RunDirError(
-            f"the run directory {path} cannot be read", where=where, fix=f"chmod u+rwx {shlex.quote(path)}"
+            f"the run directory {path} cannot be read", where=where, fix=f"chmod u+rwx {for_shell(path)}"
         )
     if not is_run(paths):
         raise _no_run(paths, path, where, fix)
@@ -143,7 +142,7 @@ def _foreign(paths: RunPaths, path: str, where: str, fix: str) -> RunDirError:
 def _no_run(paths: RunPaths, path: str, where: str, fix: str) -> RunDirError:
     """Return the text about a directory that holds no run."""
     inside = names_of_runs(path)
-    one = shlex.quote(os.path.join(path, inside[-1])) if inside else ""
+    one = for_shell(os.path.join(path, inside[-1])) if inside else ""
     shown = path if set(path) - {".", "/"} else os.path.abspath(path)
     return RunDirError(
         f"{shown} is not a run directory: it has no {os.path.basename(paths.identity)}",

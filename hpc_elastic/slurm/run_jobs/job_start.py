@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
@@ -17,6 +16,7 @@ from hpc_elastic.record.journal import Epoch, EpochStarted, Record, SetupFailure
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.environment import job_ref, task_start
 from hpc_elastic.store.plain_file import open_plain
+from hpc_elastic.text import for_shell
 from hpc_elastic.typed_json import counts
 
 _END = 65536  # bytes that are looked through
@@ -207,7 +207,7 @@ def same_script(root: str) -> str:
 
 def resume_command(start: Start) -> str:
     """Return the command that starts a run again; one that `submit` did not make has no script to queue."""
-    root = shlex.quote(start.paths.root)
+    root = for_shell(start.paths.root)
     if not start.is_submitted and not os.path.exists(start.paths.identity):
         return f"submit {same_script(root)}"
     return f"hpc-elastic submit --resume {root}"

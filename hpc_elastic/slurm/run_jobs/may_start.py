@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping
 
 from hpc_elastic.clock import date_text
@@ -15,7 +14,7 @@ from hpc_elastic.record.run_directory import holds_submitted_run, require_run
 from hpc_elastic.record.state import RunState
 from hpc_elastic.record.why_left import USERS_WISH, drain_cause
 from hpc_elastic.slurm.client.parse import JobState
-from hpc_elastic.text import count_text
+from hpc_elastic.text import count_text, for_shell
 
 _LEAVES = (JobState.RUNNING, JobState.COMPLETING)
 
@@ -64,7 +63,7 @@ def _refuse_stranger(paths: RunPaths) -> None:
     raise RunDirError(
         f"{paths.root} holds the run {run.name}, {doing}",
         where="--run-dir",
-        fix=f"choose another directory, or {instead} {shlex.quote(paths.root)}",
+        fix=f"choose another directory, or {instead} {for_shell(paths.root)}",
     )
 
 
@@ -97,7 +96,7 @@ def refuse_running_elsewhere(paths: RunPaths, state: RunState, job_ref: str) -> 
         f"it holds the run of job {other}, which is still active ({job.word}); nothing was started",
         where=f"run directory {paths.root}",
         fix=f"give this job a --run-dir of its own; to go on with that run, wait for job {other} to end "
-        f"or end it: scancel {shlex.quote(other)}",
+        f"or end it: scancel {for_shell(other)}",
     )
 
 
@@ -121,7 +120,7 @@ def ended_text(paths: RunPaths, state: RunState) -> str:
         "  to begin a new run: take another --run-dir",
     ]
     if ending.decision is not Decision.DONE and os.path.exists(paths.script):
-        lines.append(f"  to go on with it: hpc-elastic submit --resume {shlex.quote(paths.root)}")
+        lines.append(f"  to go on with it: hpc-elastic submit --resume {for_shell(paths.root)}")
     return "\n".join(lines)
 
 
@@ -153,9 +152,9 @@ def why_not_again(state: RunState, submission: int, job_id: str, job: JobState, 
         return why, f"{first_to_do(job_id, job)}, then try again{stays}"
     why = f"the run in {root} has not ended: {stands}"
     if is_current and drain_cause(state) in USERS_WISH and job in _LEAVES:
-        look = f"hpc-elastic status {shlex.quote(root)} tells how far it is"
+        look = f"hpc-elastic status {for_shell(root)} tells how far it is"
         return f"{why}, and it stops already", f"wait until {_has_left(job_id)}, then try again; {look}"
-    return why, f"stop it first: hpc-elastic stop {shlex.quote(root)}"
+    return why, f"stop it first: hpc-elastic stop {for_shell(root)}"
 
 
 def _has_left(job_id: str) -> str:

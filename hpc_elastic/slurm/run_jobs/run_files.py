@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -34,6 +33,7 @@ from hpc_elastic.slurm.run_jobs.existing_run import was_left
 from hpc_elastic.slurm.run_jobs.job_start import same_script
 from hpc_elastic.slurm.run_jobs.submissions import Link, Submission, read_links, read_submissions
 from hpc_elastic.store import files
+from hpc_elastic.text import for_shell
 from hpc_elastic.typed_json import Count, Prose, Seconds, fitting, read
 
 _NAMED = 8  # of more tasks the array is named
@@ -127,7 +127,7 @@ class RunFiles(NamedTuple):
     @property
     def command_to_go_on(self) -> str:
         """The command that starts the run again; one that `submit` did not make has no script to queue."""
-        root = shlex.quote(self.paths.root)
+        root = for_shell(self.paths.root)
         if self.is_torchruns:
             return f"the same torchrun command again, with --rdzv-endpoint={root}"
         if self.has_script:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -17,6 +16,7 @@ from hpc_elastic.clock import date_text
 from hpc_elastic.errors import DamagedError, RunDirError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store import files
+from hpc_elastic.text import for_shell
 from hpc_elastic.typed_json import Like, Prose, whole_number
 from hpc_elastic.typed_json import read as read_typed
 
@@ -115,7 +115,7 @@ def read_record(path: str) -> JobRecord:
         raise RunDirError(
             f"{path} is damaged, which tells of a job: {error}",
             where="run_dir",
-            fix=f"see with squeue --me that no job of the run waits or runs, then: rm {shlex.quote(path)}",
+            fix=f"see with squeue --me that no job of the run waits or runs, then: rm {for_shell(path)}",
         ) from None
     return record
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,6 +20,7 @@ from hpc_elastic.slurm.run_jobs.run_files import drain_times
 from hpc_elastic.slurm.run_jobs.submissions import Link
 from hpc_elastic.slurm.submit.request import SubmitRequest, new_token
 from hpc_elastic.store.trust import exposures
+from hpc_elastic.text import for_shell
 
 _STDIN = "/dev/stdin"  # sbatch takes no arguments of a script that it reads without a name
 
@@ -80,7 +80,7 @@ def resubmit_task(paths: RunPaths, submission: int, task: str, link: int, slurm:
         raise RunDirError(
             f"submission {submission} of the run in {paths.root} left no record",
             where="run_dir",
-            fix=f"hpc-elastic submit --resume {shlex.quote(paths.root)}",
+            fix=f"hpc-elastic submit --resume {for_shell(paths.root)}",
         )
     request = replace(stored_request(paths, submission), token=f"{known[0]} for:{task}")
     found = slurm.jobs_with_comment(request.token)

@@ -26,6 +26,7 @@ from hpc_elastic.store.check.findings import Level
 from hpc_elastic.store.mount import Sharing
 from hpc_elastic.store.plain_file import owner_name, read_plain
 from hpc_elastic.store.trust import require_own, require_own_entries
+from hpc_elastic.text import for_shell
 from hpc_elastic.typed_json import Prose, decode, parse_object, read
 
 if TYPE_CHECKING:
@@ -139,12 +140,12 @@ def _holds_a_run(root: str) -> RunDirError:
         return RunDirError(
             f"the run directory {root} holds a run whose submission was interrupted or is just being made",
             where="run_dir",
-            fix=f"unless another submit is at work there: rm {shlex.quote(paths.identity)}, and submit again",
+            fix=f"unless another submit is at work there: rm {for_shell(paths.identity)}, and submit again",
         )
     return RunDirError(
         f"the run directory {root} already holds the run {identity.get('run_id', '?')}",
         where="run_dir",
-        fix=f"{_OTHER_DIR}, or start that run again: hpc-elastic submit --resume {shlex.quote(root)}",
+        fix=f"{_OTHER_DIR}, or start that run again: hpc-elastic submit --resume {for_shell(root)}",
     )
 
 
@@ -251,8 +252,8 @@ def read_identity(paths: RunPaths) -> dict[str, object]:
         raise RunDirError(
             f"{paths.identity} is damaged: {error}",
             where="run_dir",
-            fix=f"nothing of the run is lost: rm {shlex.quote(paths.identity)}, then "
-            f"hpc-elastic submit --resume {shlex.quote(paths.root)}; for a new run {_OTHER_DIR}",
+            fix=f"nothing of the run is lost: rm {for_shell(paths.identity)}, then "
+            f"hpc-elastic submit --resume {for_shell(paths.root)}; for a new run {_OTHER_DIR}",
         ) from None
     if identity["format"] != FORMAT:
         by = identity.get("version", "another version")
@@ -348,7 +349,8 @@ def write_start(request: SubmitRequest) -> None:
 
 def _start_of(request: SubmitRequest) -> bytes | None:
     """Return the content of that file; None: the script has none, or it cannot be made."""
-    return lookup.one_file() if shlex.quote(request.paths.start) in request.script else None
+    line = shlex.quote(request.paths.start)  # noqa: TID251 - of the script
+    return lookup.one_file() if line in request.script else None
 
 
 def _holds(paths: RunPaths, token: str) -> bool:
@@ -453,7 +455,7 @@ def read_script(paths: RunPaths) -> str:
         raise RunDirError(
             f"the run was made in {named} and is in {paths.root} now; its job script names the old place",
             where="run_dir",
-            fix=f"move it back, or leave a link there: ln -s {shlex.quote(paths.root)} {shlex.quote(named)}",
+            fix=f"move it back, or leave a link there: ln -s {for_shell(paths.root)} {for_shell(named)}",
         )
     return script
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,6 +26,7 @@ from hpc_elastic.slurm.submit.request import SubmitRequest
 from hpc_elastic.slurm.submit.resubmit import queue, queue_chain, with_measured_lead
 from hpc_elastic.slurm.submit.run_dir import read_request
 from hpc_elastic.slurm.submit.validate import check_size, check_time
+from hpc_elastic.text import for_shell
 
 _LOOKUPS = 4  # after an sbatch without an answer, how often Slurm is asked for the job
 _LOOKUP_PAUSE_S = 2.0
@@ -66,7 +66,7 @@ class UncertainSubmissionError(SlurmCommandError):
     def __str__(self) -> str:
         return (
             f"sbatch did not say whether it queued the job: {self.stderr.strip()}\n"
-            f"  fix: when Slurm answers again: hpc-elastic submit --resume {shlex.quote(self.root)}\n"
+            f"  fix: when Slurm answers again: hpc-elastic submit --resume {for_shell(self.root)}\n"
             "       (it looks for the job first and queues it only if it is not there)"
         )
 
@@ -157,7 +157,7 @@ class Submitter:
                 f"the submission of another command was interrupted in {root}, and may have queued its job",
                 where="run_dir",
                 fix=f"choose another --run-dir, or go on with that one: "
-                f"hpc-elastic submit --resume {shlex.quote(root)}",
+                f"hpc-elastic submit --resume {for_shell(root)}",
             )
         return self.resume(root)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess  # noqa: TID251 - asks an interpreter for this package
 import sys
@@ -21,6 +20,7 @@ from hpc_elastic.slurm.submit import run_dir
 from hpc_elastic.slurm.submit.request import SubmitRequest
 from hpc_elastic.store.mount import mount_at, safe_lease
 from hpc_elastic.store.plain_file import read_plain
+from hpc_elastic.text import for_shell
 
 _IMPORT_TIMEOUT_S = 30.0
 _LONGEST_SCRIPT = 1 << 20
@@ -247,7 +247,7 @@ def _check_worker(request: SubmitRequest) -> list[str]:
         raise _unfit_worker(path, worker or "", workdir)
     if path and not os.access(path, os.R_OK):
         raise InputError(
-            f"the worker file {path} is not readable", where="command", fix=f"chmod u+r {shlex.quote(path)}"
+            f"the worker file {path} is not readable", where="command", fix=f"chmod u+r {for_shell(path)}"
         )
     return _launcher_in_script(os.path.join(workdir, worker or command[0])) if _has_many(spec) else []
 
@@ -307,7 +307,7 @@ def _check_program(program: str, workdir: str, where: str, *, is_certain: bool) 
             raise InputError(
                 f"the program {program} is not executable",
                 where=where,
-                fix=f"chmod u+x {shlex.quote(program)}",
+                fix=f"chmod u+x {for_shell(program)}",
             )
         _check_first_line(path, program, where)
     elif is_certain and shutil.which(program) is None:
@@ -331,7 +331,7 @@ def _check_first_line(path: str, program: str, where: str) -> None:
         raise InputError(
             f"the program {program} has line ends of Windows: its interpreter is {interpreter + chr(13)!r}",
             where=where,
-            fix=f"take the \\r away: sed -i 's/\\r$//' {shlex.quote(program)}",
+            fix=f"take the \\r away: sed -i 's/\\r$//' {for_shell(program)}",
         )
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shlex
 import stat
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.store import trust as above
 from hpc_elastic.store.check import probe
 from hpc_elastic.store.check.pair import FREE, HELD, PairProbe, PeerView
@@ -25,6 +25,7 @@ from hpc_elastic.store.mount import (
     sharing,
 )
 from hpc_elastic.store.trust import exposures, open_text, shared_text
+from hpc_elastic.text import for_shell
 
 _WHAT = "others"
 
@@ -128,7 +129,7 @@ def sharing_findings(path: str, mount: Mount) -> list[Finding]:
             "shared",
             f"{mount_text(mount)} {sure} local to this machine",
             Level.WARNING,
-            f"try it from two nodes: hpc-elastic doctor {shlex.quote(path)} --nodes 2",
+            f"try it from two nodes: hpc-elastic doctor {for_shell(path)} --nodes 2",
         )
     ]
 
@@ -152,7 +153,7 @@ def _directory(found: DirectoryProbe) -> Finding:
     value = f"{found.path} (owner uid {found.owner}, mode {found.mode:04o})"
     everybody = bool(found.mode & stat.S_IWOTH)
     if everybody and not found.mode & stat.S_ISVTX:
-        fix = f"chmod o-w {shlex.quote(found.path)}: everybody can rename and remove its entries"
+        fix = f"chmod o-w {for_shell(found.path)}: everybody can rename and remove its entries"
         return Finding("directory", value, Level.WARNING, fix)
     return Finding("directory", value)
 
@@ -357,18 +358,23 @@ def _clocks(found: PairProbe) -> list[Finding]:
 def trust_findings(path: str) -> list[Finding]:
     """Return the users that can exchange the directory of a run made in a directory.
 
+    A folder in it that `submit` uses by default, when it is called there, is judged as well.
+
     Args:
         path: absolute path of the directory that runs are to be in; it need not be there.
     """
-    run = os.path.join(path, "run")
+    folder = os.path.join(path, RUNS_FOLDER)
+    runs = [os.path.join(place, "run") for place in (path, folder) if place == path or os.path.lexists(place)]
     try:
-        found = exposures(run)
+        found_of = [(run, exposures(run)) for run in runs]
     except OSError as error:
         return [Finding(_WHAT, f"its possible writers are unknown: {error}", Level.WARNING, "try again")]
+    for run, found in found_of:
+        if found and found[0].level is above.TrustLevel.OPEN:
+            trouble = open_text(found[0], run)
+            return [Finding(_WHAT, f"submit refuses it: {trouble.what}", Level.PROBLEM, trouble.fix)]
+    found = found_of[0][1]
     if not found:
         return [Finding(_WHAT, "only you and root can put another directory in the place of a run")]
-    if found[0].level is above.TrustLevel.OPEN:
-        trouble = open_text(found[0], run)
-        return [Finding(_WHAT, f"submit refuses it: {trouble.what}", Level.PROBLEM, trouble.fix)]
     fix = "none is needed; a run that no other user can end has a --run-dir below a directory of your own"
     return [Finding(_WHAT, shared_text(found), Level.WARNING, fix)]

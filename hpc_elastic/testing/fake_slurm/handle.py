@@ -249,7 +249,7 @@ class FakeSlurm(Waits):
         words = [*arguments] if wrap is None else [*arguments, f"--wrap={wrap}"]
         done = self.run(["sbatch", "--parsable", *words])
         if done.returncode != 0:
-            raise AssertionError(f"sbatch {shlex.join(words)}: {done.stderr}")
+            raise AssertionError(f"sbatch {shlex.join(words)}: {done.stderr}")  # noqa: TID251 - for tests
         return done.stdout.strip().partition(";")[0]
 
     def submit_high(self, nodes: int, *options: str) -> str:
@@ -394,7 +394,7 @@ class FakeSlurm(Waits):
     def _must(self, *argv: str) -> None:
         answer = self._ask(argv[0], argv[1:])
         if answer["code"] != 0:
-            raise AssertionError(f"{shlex.join(argv)}: {answer['err']}")
+            raise AssertionError(f"{shlex.join(argv)}: {answer['err']}")  # noqa: TID251 - for tests
 
     def _tell(self, *words: str) -> str:
         answer = self._ask("control", words)
@@ -422,7 +422,7 @@ def _outside_of_jobs(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _write_program(path: str, place: str, name: str) -> None:
-    words = shlex.join([sys.executable, "-IS", client.__file__, place, name])
+    words = shlex.join([sys.executable, "-IS", client.__file__, place, name])  # noqa: TID251 - for tests
     _write(path, f'#!/bin/sh\nexec {words} "$@"\n')
 
 

@@ -28,3 +28,17 @@ def test_who_else_can_get_at_runs_is_told(tmp_path: Path, mode: int, level: Leve
     assert finding.value.startswith(said.format(place=tmp_path))
     assert (level is Level.WARNING) == ("they cannot run code as you in it, nor read it" in finding.value)
     assert (level is Level.OK) == (not finding.fix)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+@pytest.mark.parametrize(("uid", "level"), [(54321, Level.PROBLEM), (0, Level.OK)])
+def test_the_folder_that_submit_uses_there_is_judged(tmp_path: Path, uid: int, level: Level) -> None:
+    """Another user may have made it first in a directory that is safe by its sticky bit."""
+    tmp_path.chmod(0o1777)
+    runs = tmp_path / "hpc_elastic_runs"
+    runs.mkdir(0o755)
+    os.chown(runs, uid, uid)
+    (finding,) = trust_findings(str(tmp_path))
+    assert level is finding.level
+    refusal = f"submit refuses it: {runs} (owner uid 54321, mode 755) belongs to another user"
+    assert (level is Level.PROBLEM) == finding.value.startswith(refusal)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shlex
 import signal
 import sys
 import threading
@@ -41,6 +40,7 @@ from hpc_elastic.slurm.drill.drill import (
 from hpc_elastic.slurm.job.values import BadValueError, parse_duration_s
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, is_array, read_run
 from hpc_elastic.store.files import list_names
+from hpc_elastic.text import for_shell
 
 _AUTO_LEAST_S = 1800.0  # what hang_timeout = auto comes to at least
 _LOOK_S = 0.2
@@ -98,7 +98,7 @@ def target_of(run: RunFiles, slurm: Slurm, chosen: Drill, node: str | None, rank
         raise InputError(
             "the run has no workers now, so there is nothing to try on",
             where="RUN",
-            fix=f"wait until hpc-elastic status {shlex.quote(run.paths.root)} says that it runs",
+            fix=f"wait until hpc-elastic status {for_shell(run.paths.root)} says that it runs",
         )
     if not run.job_id:
         raise InputError(
@@ -380,7 +380,7 @@ def _tell_verdict(run: RunFiles, course: Course, site: Site | None) -> int:
     is_well, text = verdict(course, but)
     say_in_colour(text, "green" if is_well else "red", bold=True)
     came_back = course.resumed is not None
-    say(f"next: hpc-elastic {'timeline' if came_back else 'status'} {shlex.quote(run.paths.root)}")
+    say(f"next: hpc-elastic {'timeline' if came_back else 'status'} {for_shell(run.paths.root)}")
     return ExitCode.OK if is_well else 1
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-
 from hpc_elastic.cli.run_argument import RunArgument, find_one_run
 from hpc_elastic.cli.say import say
 from hpc_elastic.cli.status.facts import drain_facts
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.operate.end_run import EndRun
+from hpc_elastic.text import for_shell
 
 
 def stop(run: RunArgument) -> int:
@@ -18,7 +17,7 @@ def stop(run: RunArgument) -> int:
     EndRun(paths, Slurm(), SystemClock(), say).stop()
     for label, text in drain_facts(paths):
         say(f"{label}: {text}")
-    say(f"to see how it goes: hpc-elastic status {shlex.quote(paths.root)}")
+    say(f"to see how it goes: hpc-elastic status {for_shell(paths.root)}")
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Annotated, NamedTuple, Optional
@@ -28,6 +27,7 @@ from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.job.values import BadValueError, parse_duration_s
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, read_run
 from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, silent_for
+from hpc_elastic.text import for_shell
 from hpc_elastic.typed_json import whole_number
 
 _LOOK_S = 0.2
@@ -208,7 +208,7 @@ def _first_failure(run: RunFiles, wanted: WantedLogs) -> WantedLogs:
         raise InputError(
             f"no worker of {run.name} has failed{where}",
             where="--first-failure",
-            fix=f"see the ends of its rounds: hpc-elastic timeline {shlex.quote(run.paths.root)}",
+            fix=f"see the ends of its rounds: hpc-elastic timeline {for_shell(run.paths.root)}",
         )
     failure = FailureRecord.from_json(found[-1].failure or {})
     return wanted._replace(rank=failure.rank, attempt=found[-1].number, all=False)
@@ -265,7 +265,7 @@ def _nothing(run: RunFiles, wanted: WantedLogs) -> InputError:
         return InputError(
             "there are no logs yet",
             where="RUN",
-            fix=f"look where the run stands: hpc-elastic status {shlex.quote(run.paths.root)}",
+            fix=f"look where the run stands: hpc-elastic status {for_shell(run.paths.root)}",
         )
     named = {"rank": wanted.rank, "node": wanted.node, "attempt": _ALL if wanted.all else wanted.attempt}
     asked = [f"--{name} {value}" for name, value in named.items() if value is not None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Annotated, Optional
 
 from hpc_elastic.account.account import account_of
@@ -24,7 +23,7 @@ from hpc_elastic.slurm.run_jobs.may_start import first_to_do
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, SlurmAnswer, ask_job, read_run, with_excluded
 from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, script_counts, signs_of, silent_for
 from hpc_elastic.store.files import list_names
-from hpc_elastic.text import visible
+from hpc_elastic.text import for_shell, visible
 
 _GOOD = (RunPhase.RUNNING, RunPhase.DONE)
 _MENDED = "when it is mended"
@@ -139,7 +138,7 @@ def open_until(phase: RunPhase) -> float | None:
 
 def next_steps(run: RunFiles, where: RunStatus, asked: SlurmAnswer) -> list[str]:
     """Return the next steps of the user for the state that a run is in, at most one command in each."""
-    root, again, phase = shlex.quote(run.paths.root), run.command_to_go_on, where.phase
+    root, again, phase = for_shell(run.paths.root), run.command_to_go_on, where.phase
     if run.is_torchruns and phase is not RunPhase.SILENT:
         return ["read torchrun's output", f"to start it again: {again}"]
     if phase is RunPhase.SILENT:
@@ -149,7 +148,7 @@ def next_steps(run: RunFiles, where: RunStatus, asked: SlurmAnswer) -> list[str]
         release = f"scontrol release {run.job_id}"
         return [f"hpc-elastic logs {root}", f"{_MENDED}: {release if is_there else again}"]
     if phase is RunPhase.GONE and batch_log(run):
-        return [f"read {shlex.quote(batch_log(run)[0])}", again]
+        return [f"read {for_shell(batch_log(run)[0])}", again]
     if phase in (RunPhase.QUEUED, RunPhase.REQUEUED) and (helps := _what_helps(run, asked)):
         return [helps]
     told = {
@@ -167,12 +166,12 @@ def _what_helps(run: RunFiles, asked: SlurmAnswer) -> str:
     """Return the fix for a job that does not start by itself; empty if it does."""
     if asked.job is not None and asked.job.to_be_released:
         return f"scontrol release {run.job_id} (where an administrator holds it: ask why)"
-    return what_helps(asked.fields, shlex.quote(run.paths.root))
+    return what_helps(asked.fields, for_shell(run.paths.root))
 
 
 def _next_of_silent(run: RunFiles, asked: SlurmAnswer) -> list[str]:
     """Return the fix for a run whose agents are silent."""
-    root = shlex.quote(run.paths.root)
+    root = for_shell(run.paths.root)
     if asked.job is None:
         job = f"whether job {run.job_id} runs" if run.job_id else "whether it runs"
         where = "where torchrun was started" if run.is_torchruns else "on a login node"

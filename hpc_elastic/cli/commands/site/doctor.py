@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Optional
@@ -15,6 +14,7 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError, SlurmNotFoundError
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.slurm.client.environment import SlurmEnv
+from hpc_elastic.text import line_for_shell
 
 if TYPE_CHECKING:
     from hpc_elastic.store.check.findings import Finding
@@ -173,7 +173,7 @@ def _srun_failed(code: int, words: Sequence[str]) -> Finding:
         "srun",
         f"ended with exit code {code}; its output is above",
         Level.PROBLEM,
-        f"compare its options ({shlex.join(words)}) with {look}"
+        f"compare its options ({line_for_shell(words)}) with {look}"
         if words
         else f"see {look}; a partition is named by: -- -p NAME",
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shlex
 from typing import Annotated, NamedTuple, Optional
 
 import typer
@@ -19,7 +18,7 @@ from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.nodes.ledger_rules import RULES, NodeStanding, standings
 from hpc_elastic.store.node_events import Fault, NodeEvent
 from hpc_elastic.store.node_ledger import place_for, read_ledger, remember
-from hpc_elastic.text import visible
+from hpc_elastic.text import for_shell, visible
 
 _ACTIONS = {"forgive": Fault.FORGIVEN, "suspect": Fault.SUSPECTED}
 _HEAD = ("NODE", "SCORE", "STATE", "LAST", "WHEN", "RUN", "WHY")
@@ -76,7 +75,7 @@ def nodes(
         say(f"damaged: {', '.join(map(visible, ledger.damaged))}; they do not count and may be removed")
     suspects = [one.host for one in known if one.is_suspect]
     if suspects:
-        host = shlex.quote(suspects[0])
+        host = for_shell(suspects[0])
         say(f"next: hpc-elastic nodes forgive {host}{_where(project)}, once it has been mended")
     return 0
 
@@ -107,7 +106,7 @@ def place_of(project: str | None, from_environ: str | None) -> str:
 
 
 def _where(project: str | None) -> str:
-    return f" --project {shlex.quote(project)}" if project else ""
+    return f" --project {for_shell(project)}" if project else ""
 
 
 def _change(place: str, words: list[str], reason: str) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import shlex
 import shutil
 from collections.abc import Iterator
 from typing import Annotated, Optional
@@ -19,6 +18,7 @@ from hpc_elastic.isolated.lookup import own_path
 from hpc_elastic.slurm.adopt import script as rules
 from hpc_elastic.slurm.adopt.script import adopt_per_node, is_per_node
 from hpc_elastic.store.plain_file import read_given
+from hpc_elastic.text import for_shell
 
 _STDIN = "-"
 
@@ -68,7 +68,7 @@ def adopt(
         _replace(script, adopted.text)
         say(f"\n{script} is changed; the old one is {script}.orig", err=True)
     elif script != _STDIN:
-        say(f"\nto change it: hpc-elastic adopt --write {shlex.quote(script)}", err=True)
+        say(f"\nto change it: hpc-elastic adopt --write {for_shell(script)}", err=True)
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from typing import Annotated, Any, Optional
 
 import typer
@@ -24,6 +23,7 @@ from hpc_elastic.slurm.submit import request, run_dir, validate
 from hpc_elastic.slurm.submit.request import SubmitRequest, read_template
 from hpc_elastic.slurm.submit.resubmit import expedited, lead_text, with_measured_lead
 from hpc_elastic.slurm.submit.submit import Submitted, Submitter, was_local
+from hpc_elastic.text import for_shell, line_for_shell
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and show the job; queue nothing.")]
 Resume = Annotated[
@@ -105,7 +105,7 @@ def _resume(paths: RunPaths, local: int | None, *, dry_run: bool) -> int:
         raise InputError(
             f"the submission of the run in {root} was interrupted, and nothing was queued",
             where="--resume",
-            fix=f"the same submit command again, with --run-dir {shlex.quote(root)}",
+            fix=f"the same submit command again, with --run-dir {for_shell(root)}",
         )
     if not os.path.exists(paths.script):
         raise InputError(
@@ -164,7 +164,7 @@ def _show(wanted: SubmitRequest, submitter: Submitter, *, ask_slurm: bool) -> in
 
 def _print_request(wanted: SubmitRequest) -> None:
     hand_out(f"{wanted.script}\n")
-    command = shlex.join(("sbatch", "--parsable", *wanted.sbatch_arguments))
+    command = line_for_shell(("sbatch", "--parsable", *wanted.sbatch_arguments))
     hand_out(f"{command}\n")
 
 
@@ -174,7 +174,7 @@ def _warn(warnings: list[str]) -> None:
 
 
 def _tell(queued: Submitted) -> None:
-    root = shlex.quote(queued.request.paths.root)
+    root = for_shell(queued.request.paths.root)
     if queued.trouble:
         say(f"warning: {queued.trouble}", err=True)
     word = "was already queued as" if queued.was_queued_before else "is queued as"
