@@ -12,6 +12,20 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 MAX_NAME = 64  # characters that a name keeps of a text
 
 
+def absence_of(path: str) -> str:
+    """Return how a path that leads nowhere is spoken of: it does not exist, or cannot be seen."""
+    try:
+        os.stat(path)
+    except PermissionError:
+        place = os.path.dirname(os.path.abspath(path))
+        while not os.path.exists(place):
+            place = os.path.dirname(place)
+        return f"cannot be seen: no permission on {place}"
+    except (OSError, ValueError):
+        pass
+    return "does not exist"
+
+
 def round_scope(number: int) -> str:
     """Return the scope of the key-value store of a round's workers."""
     return f"{OF_ROUND}{number}"

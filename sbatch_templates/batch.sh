@@ -286,13 +286,15 @@ tell_absent() {
 # Removes what this user's agents have left in the memory of this node: Slurm kills an agent together with its
 # guard, and a state that workers have kept may be large. An agent that lives holds a lock on its directory.
 remove_left() {
-  local place pid
-  for place in /dev/shm/hpc_elastic-"$EUID"-*-*; do
-    pid=${place#*-*-}
+  local folder=/dev/shm/hpc_elastic-$EUID place pid
+  [ ! -L "$folder" ] && [ -O "$folder" ] || return
+  for place in "$folder"/*-*; do
+    pid=${place##*/}
     if [ ! -L "$place" ] && [ -O "$place" ] && [ ! -e "/proc/${pid%-*}" ]; then
       flock -n "$place" rm -rf -- "$place"
     fi
   done 2> /dev/null
+  rmdir -- "$folder" 2> /dev/null
 }
 
 # Slurm has started this file itself, as the epilog of a task. Slurm would tell people of an exit code that is

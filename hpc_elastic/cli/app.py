@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from hpc_elastic.cli.commands import COMMANDS, function_of
-from hpc_elastic.cli.parameters import plain_values
+from hpc_elastic.cli.parameters import named, plain_values
 from hpc_elastic.cli.say import complain, say
 from hpc_elastic.errors import HpcElasticError, SlurmCommandError
 
@@ -20,7 +20,8 @@ def run(words: Sequence[str]) -> int:
         words: the arguments; those after the first ``--`` are the worker command and are not parsed.
     """
     try:
-        code = _call(words)
+        with named("RUN"):
+            code = _call(words)
     except HpcElasticError as error:
         return complain(str(error), _hint_for(error))
     except KeyboardInterrupt:

@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 from hpc_elastic.cli.say import in_colour
 from hpc_elastic.report.watch_screen import ScreenLine
+from hpc_elastic.text import WIDTH
 
+_USUAL_LINES = 24  # of a terminal
 _ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[2J", "\x1b[?25h\x1b[?1049l"
 
@@ -85,8 +87,9 @@ class LiveTerminal:
 
     @property
     def size(self) -> Size:
-        """The present size of the terminal."""
-        return Size(*os.get_terminal_size(self._fd))
+        """The present size of the terminal; one that tells none is taken for a usual one."""
+        found = os.get_terminal_size(self._fd)
+        return Size(found.columns or WIDTH, found.lines or _USUAL_LINES)
 
     def draw(self, lines: Sequence[ScreenLine], size: Size) -> None:
         """Show lines; those that the screen shows already are not sent.

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
+from hpc_elastic.errors import InputError
+
+_OF_A_RUN = ("RUN", "run_dir")  # how errors about a run name their place by themselves
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
@@ -47,6 +51,21 @@ class _Described(NamedTuple):
     name: str
     kind: Any
     written: Positional | Flag
+
+
+@contextmanager
+def named(place: str) -> Iterator[None]:
+    """Have errors about a run name the place where the user has given it.
+
+    Args:
+        place: an argument or a flag.
+    """
+    try:
+        yield
+    except InputError as error:
+        if error.where in _OF_A_RUN:
+            error.where = place
+        raise
 
 
 def offered(words: Callable[[], Sequence[str]]) -> Callable[[str], list[str]]:

@@ -4,6 +4,9 @@ The agent removes it at its end, or else its guard, which leaves copies of a sta
 together, as Slurm does with the processes of a job. So the next agent of the user on the node removes the
 directory: the states that workers have kept there may be large. If it is an agent of the same run and node,
 it takes over the copies of a state. An agent that lives holds a lock on its directory.
+
+The directories of a user lie in one folder, so that no files of other users have to be looked through. Where
+another user has taken the name of that folder, an agent makes its directory beside it.
 """
 
 from __future__ import annotations
@@ -11,13 +14,18 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import Final
 
 from hpc_elastic.errors import RunDirError
 from hpc_elastic.processes.guard import remove_directory
+from hpc_elastic.store.plain_file import OTHERS_WRITE
 
-_NAME = re.compile(r"hpc_elastic-([0-9]+)-([0-9]+)-[0-9a-f]{8}")
+_NAME: Final = re.compile(r"([0-9]+)-[0-9a-f]{8}")  # in the folder; the number is that of the process
+_MOST_NAMES: Final = 1000  # entries that are looked at where all users can make some
 
 
 @contextmanager
@@ -32,13 +40,15 @@ def scratch_directory(places: Iterable[str] | None = None, copies: str = "") -> 
         RunDirError: none of them can be written to.
     """
     usual = ("/dev/shm", os.environ.get("TMPDIR", "/tmp"), "/tmp")  # noqa: S108
-    path, descriptor = _made(usual if places is None else places)
+    place, path, descriptor = _made(usual if places is None else places)
     try:
-        remove_left(os.path.dirname(path), copies, path)
+        remove_left(place, copies, path)
         yield path
     finally:
         remove_directory(path)
         os.close(descriptor)
+        with suppress(OSError):  # others may be in it
+            os.rmdir(_folder(place))
 
 
 def remove_left(place: str, copies: str = "", to: str = "") -> None:
@@ -50,11 +60,36 @@ def remove_left(place: str, copies: str = "", to: str = "") -> None:
         to: the directory that they are moved to.
     """
     with suppress(OSError):
-        for name in os.listdir(place):
-            match = _NAME.fullmatch(name)
-            if match and int(match[1]) == os.geteuid() and not os.path.exists(f"/proc/{match[2]}"):
-                with suppress(OSError):
-                    _remove(os.path.join(place, name), copies, to)
+        for path in list(_left_in(place)):
+            with suppress(OSError):
+                _remove(path, copies, to)
+
+
+def _left_in(place: str) -> Iterator[str]:
+    """Return the directories with the names of dead agents: all in the user's folder, few beside it."""
+    folder = _folder(place)
+    beside = f"{os.path.basename(folder)}-"
+    with suppress(OSError):
+        if _is_own(folder):
+            yield from (os.path.join(folder, name) for name in os.listdir(folder) if _is_of_dead(name))
+    with os.scandir(place) as entries:
+        for entry in islice(entries, _MOST_NAMES):
+            if entry.name.startswith(beside) and _is_of_dead(entry.name.removeprefix(beside)):
+                yield entry.path
+
+
+def _is_of_dead(name: str) -> bool:
+    match = _NAME.fullmatch(name)
+    return match is not None and not os.path.exists(f"/proc/{match[1]}")
+
+
+def _folder(place: str) -> str:
+    return os.path.join(place, f"hpc_elastic-{os.geteuid()}")
+
+
+def _is_own(folder: str) -> bool:
+    found = os.lstat(folder)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & OTHERS_WRITE
 
 
 def _remove(path: str, copies: str, to: str) -> None:
@@ -73,23 +108,36 @@ def _remove(path: str, copies: str, to: str) -> None:
         os.close(descriptor)
 
 
-def _made(places: Iterable[str]) -> tuple[str, int]:
-    """Return a new directory and the descriptor that holds its lock."""
+def _made(places: Iterable[str]) -> tuple[str, str, int]:
+    """Return the place of a new directory, its path, and the descriptor that holds its lock."""
+    own = f"{os.getpid()}-{os.urandom(4).hex()}"
     for place in places:
-        path = os.path.join(place, f"hpc_elastic-{os.geteuid()}-{os.getpid()}-{os.urandom(4).hex()}")
-        try:
-            os.mkdir(path, mode=0o700)
-            descriptor = _opened(path)
-        except OSError:
-            continue
-        with suppress(OSError):  # without locks nobody removes it either
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return path, descriptor
+        for begin in _begins(place):
+            path = f"{begin}{own}"
+            try:
+                os.mkdir(path, mode=0o700)
+                descriptor = _opened(path)
+            except OSError:  # another agent may just have removed the folder
+                continue
+            with suppress(OSError):  # without locks nobody removes it either
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return place, path, descriptor
     raise RunDirError(
         "no node-local directory can be written to",
         where="/dev/shm, $TMPDIR and /tmp",  # noqa: S108 - words, not a path
         fix="set TMPDIR to a local directory with free space",
     )
+
+
+def _begins(place: str) -> list[str]:
+    """Return how paths in a place may begin: in the user's folder if it is that, and beside it."""
+    folder = _folder(place)
+    with suppress(OSError):
+        os.mkdir(folder, mode=0o700)
+    try:
+        return [f"{folder}/", f"{folder}-"] if _is_own(folder) else [f"{folder}-"]
+    except OSError:
+        return [f"{folder}-"]
 
 
 def _opened(path: str) -> int:

@@ -141,6 +141,24 @@ def test_what_a_closed_folder_holds_is_not_guessed(
     assert "others cannot look into it\n  fix: ask its owner" in said
 
 
+def test_a_run_behind_a_closed_directory_cannot_be_seen(
+    paths: RunPaths, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whether it is there this user cannot know; root needs another user's eyes for it."""
+    assert 0 == app.run(["timeline", paths.root])  # all that is needed is imported
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        assert 2 == app.run(["timeline", str(closed / "toy")])
+    finally:
+        os.seteuid(user)
+    said = f"error: RUN: the directory {closed}/toy cannot be seen: no permission on /"
+    assert capfd.readouterr().err.startswith(said)
+
+
 def test_a_folder_that_is_named_by_dots_is_named_in_full(
     paths: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.cli import app
+from hpc_elastic.cli.live_terminal import LiveTerminal
 from hpc_elastic.meet.member_names import MemberName, Phase, steps_text
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision, RoundFormed, RunEnded
@@ -43,6 +44,17 @@ def test_a_screen_of_512_nodes_fits(width: int, height: int) -> None:
     lines = screen(tuple(WatchedNode(f"n{i}", 8 * i, "running", (7,) * 8) for i in range(512)), width, height)
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
+
+
+def test_a_terminal_without_a_size_is_taken_for_a_usual_one() -> None:
+    """As that of a container or of a serial line: it says 0 for both."""
+    leader, follower = pty.openpty()
+    try:
+        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
+        assert (80, 24) == LiveTerminal(follower).size
+    finally:
+        for fd in (leader, follower):
+            os.close(fd)
 
 
 def test_a_narrow_screen_keeps_what_matters() -> None:

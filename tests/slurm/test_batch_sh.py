@@ -111,6 +111,18 @@ def test_nothing_is_waited_for_in_somebody_elses_directory(node: Node) -> None:
     assert [] == naps(node)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
+@pytest.mark.parametrize(("owner", "waits"), [(65534, False), (0, True)])
+def test_nothing_is_waited_for_behind_somebody_elses_link(node: Node, owner: int, *, waits: bool) -> None:
+    """It may hang in the air; what a link of this user's leads to may be away for a while."""
+    run = node.home / "run dir"
+    run.rename(node.home / "away")
+    run.symlink_to("nowhere")
+    os.chown(run, owner, owner, follow_symlinks=False)
+    assert 76 == node.run([])
+    assert waits == bool(naps(node))
+
+
 def test_the_script_can_read_all_of_the_file() -> None:
     """It reads 64 KiB, takes off newlines at the end and puts one back, and knows no encoding."""
     text = read_template().functions

@@ -110,7 +110,7 @@ def test_file_options_and_command_make_one_job(workdir: Path, slurm_dir: StandIn
         (["--local", "0", *WORKER], "error: --local: '0' is less than 1"),
         (["--local", "3", "--nodes", "4", *WORKER], "error: --local: --local 3 is outside nodes = 4"),
         (["--resume", "nowhere"], "'nowhere' is neither a directory nor a run id"),
-        (["--resume", "/no/where"], "error: RUN: the directory /no/where does not exist"),
+        (["--resume", "/no/where"], "error: --resume: the directory /no/where does not exist"),
         (["--", "/tmp"], "error: command: the program /tmp is a directory"),
         (["--nodes", "2", "train.py", "--lr", "3"], "hpc-elastic submit --nodes 2 -- train.py --lr 3"),
         (["--gres=gpu:2", *WORKER], "options of sbatch go into -o: -o gres=gpu:2"),

@@ -31,8 +31,13 @@ def left_by_a_dead_agent(place: Path) -> Path:
         finally:
             os._exit(1)
     assert 0 == os.waitpid(agent, 0)[1]
-    (found,) = place.glob(f"hpc_elastic-{os.geteuid()}-{agent}-*")
+    (found,) = [*folder(place).glob(f"{agent}-*"), *place.glob(f"hpc_elastic-*-{agent}-*")]
     return found
+
+
+def folder(place: Path) -> Path:
+    """Return where the directories of this user's agents are."""
+    return place / f"hpc_elastic-{os.geteuid()}"
 
 
 @contextmanager
@@ -54,7 +59,8 @@ def test_the_next_agent_removes_what_a_dead_one_has_left(tmp_path: Path) -> None
     (tmp_path / "hpc_elastic-notes").mkdir()
     with scratch_directory([str(tmp_path)]) as path:
         assert not left.exists()
-        assert {Path(path).name, "hpc_elastic-notes"} == set(os.listdir(tmp_path))
+        assert folder(tmp_path) == Path(path).parent
+        assert [Path(path).name] == os.listdir(folder(tmp_path))
         assert 0o700 == os.stat(path).st_mode & 0o777
         remove_left(str(tmp_path))
         assert os.path.isdir(path)
@@ -65,7 +71,7 @@ def test_an_agent_of_another_container_keeps_its_directory(tmp_path: Path) -> No
     """Its process id is not known here, but it holds the lock."""
     with named_for_the_dead(tmp_path) as living:
         remove_left(str(tmp_path))
-        assert [living.name] == os.listdir(tmp_path)
+        assert [living.name] == os.listdir(folder(tmp_path))
 
 
 def test_a_link_with_the_name_of_a_directory_is_not_followed(tmp_path: Path) -> None:
@@ -96,10 +102,29 @@ def test_a_directory_of_another_user_with_such_a_name_stays(tmp_path: Path) -> N
     assert {"copy-a-0-0", "copy-b-0-0", "rescued-1-5-0-2-1"} == {*os.listdir(left)}
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_files_of_others_cost_an_agent_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's own folder is looked through, and where another user has taken its name, few entries."""
+    left = left_by_a_dead_agent(tmp_path)
+    for number in range(1, 2000):
+        (tmp_path / f"hpc_elastic-{os.geteuid()}-{number}-{number:08x}").touch()
+    looked_at: list[str] = []
+    monkeypatch.setattr(os.path, "exists", lambda path: bool(looked_at.append(path)))
+    with scratch_directory([str(tmp_path)]):
+        assert not left.exists()
+    assert len(looked_at) <= 2 + 1000  # the dead one, the living one
+    folder(tmp_path).mkdir()
+    os.chown(folder(tmp_path), 65534, 65534)
+    beside = f"{folder(tmp_path)}-{os.getpid()}-"
+    with scratch_directory([str(tmp_path)]) as path:
+        assert path.startswith(beside)
+        assert os.path.isdir(path)
+
+
 def test_the_first_place_that_can_be_written_to_is_taken(tmp_path: Path) -> None:
     """Without one the error names the way out."""
     with scratch_directory([str(tmp_path / "none"), str(tmp_path)]) as path:
-        assert str(tmp_path) == os.path.dirname(path)
+        assert folder(tmp_path) == Path(path).parent
     with pytest.raises(RunDirError, match="no node-local directory"), scratch_directory([]):
         pass
 

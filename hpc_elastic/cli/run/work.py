@@ -12,7 +12,7 @@ from hpc_elastic.cli.run.values import local_ranks, streams
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.logs import DEFAULT_PREFIX, DefaultLogsSpecs, LogsSpecs
-from hpc_elastic.paths import RunPaths
+from hpc_elastic.paths import RunPaths, absence_of
 from hpc_elastic.processes.preload.rules import names_of
 from hpc_elastic.slurm.job.worker_launcher import refuse_launcher
 from hpc_elastic.start.agent import default_python
@@ -93,7 +93,7 @@ def check_script(args: argparse.Namespace, environ: Mapping[str, str]) -> None:
             )
     elif not os.path.exists(script):
         raise InputError(
-            f"the {'program' if is_program else 'script'} {script} does not exist",
+            f"the {'program' if is_program else 'script'} {script} {absence_of(script)}",
             where="training_script",
             fix=f"check the path; it is looked for in {visible(os.getcwd())}",
         )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hpc_elastic.errors import DamagedError, RunDirError
 from hpc_elastic.ids import RUNS_FOLDER
-from hpc_elastic.paths import RunPaths
+from hpc_elastic.paths import RunPaths, absence_of
 from hpc_elastic.slurm.run_jobs.submissions import read_submissions
 from hpc_elastic.store import files
 from hpc_elastic.store.plain_file import owner_name
@@ -114,7 +114,7 @@ def existing_run(path: str, where: str, fix: str) -> RunPaths:
     refuse_foreign_link(path, where)
     if not os.path.isdir(path):
         is_there = os.path.lexists(path)
-        what = f"{path} is not a directory" if is_there else f"the directory {path} does not exist"
+        what = f"{path} is not a directory" if is_there else f"the directory {path} {absence_of(path)}"
         raise RunDirError(what, where=where, fix=fix)
     if foreign_owner(path):
         raise _foreign(paths, path, where, fix)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.isolated import lookup
+from hpc_elastic.paths import absence_of
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.deadlines import seconds
 from hpc_elastic.slurm.job import notice, options, script
@@ -108,7 +109,7 @@ def _check_workdir(workdir: str) -> None:
             fix="rename the directory, or give another one: sbatch cannot read it",
         )
     if not os.path.isdir(workdir):
-        what = "is not a directory" if os.path.exists(workdir) else "does not exist"
+        what = "is not a directory" if os.path.exists(workdir) else absence_of(workdir)
         raise InputError(
             f"the working directory {workdir} {what}", where="workdir", fix=_near_file(workdir) or "create it"
         )
@@ -280,7 +281,7 @@ def _unfit_worker(path: str, worker: str, workdir: str) -> InputError:
         return InputError(f"the worker file {path} is a directory", where="command", fix=fix)
     if os.path.exists(path):
         return InputError(f"the worker file {path} is no plain file", where="command", fix=fix)
-    what = f"the worker file {worker} does not exist in {workdir}"
+    what = f"the worker file {worker} {absence_of(path)} in {workdir}"
     if worker.startswith("~"):
         return InputError(
             what, where="command", fix="take the quotes away, in which a shell leaves ~ as it is"
@@ -300,7 +301,7 @@ def _check_program(program: str, workdir: str, where: str, *, is_certain: bool) 
             )
         if not os.path.isfile(path):
             is_there = os.path.exists(path)
-            what = f"the program {program} {'is no plain file' if is_there else 'does not exist'}"
+            what = f"the program {program} {'is no plain file' if is_there else absence_of(path)}"
             near = "" if is_there else _near_file(path)
             raise InputError(what, where=where, fix=near or "check the path")
         if not os.access(path, os.X_OK):

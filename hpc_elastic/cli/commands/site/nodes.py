@@ -13,6 +13,7 @@ from hpc_elastic.cli.say import say
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import InputError, SlurmError
 from hpc_elastic.ids import RUNS_FOLDER, Env
+from hpc_elastic.paths import absence_of
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.nodes.ledger_rules import RULES, NodeStanding, standings
@@ -94,7 +95,7 @@ def place_of(project: str | None, from_environ: str | None) -> str:
     if not os.path.isdir(where):
         what = f"{project} is not a directory"
         raise InputError(
-            what if os.path.lexists(where) else f"the directory {project} does not exist",
+            what if os.path.lexists(where) else f"the directory {project} {absence_of(where)}",
             where="--project",
             fix="give the one that holds the runs",
         )

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from hpc_elastic.cli.job_options import JobFileArgument, job_spec
+from hpc_elastic.cli.parameters import named
 from hpc_elastic.cli.run_argument import find_run
 from hpc_elastic.cli.say import hand_out, say, say_aside
 from hpc_elastic.clock import SystemClock
@@ -69,7 +70,8 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
     command: tuple[str, ...] = context.obj or ()
     if resume is not None:
         _refuse_with_resume(job_file, given, command)
-        return _resume(find_run(resume), local, dry_run=dry_run)
+        with named("--resume"):
+            return _resume(find_run(resume), local, dry_run=dry_run)
     with job_spec(job_file, given, command) as spec:
         if local is not None:
             return _run_local(spec, local, dry_run=dry_run)
