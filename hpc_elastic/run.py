@@ -310,9 +310,10 @@ def command(argv: Sequence[str]) -> int:
         args = parse_args(argv)
     except InputError as error:  # of a variable
         return _refused(error)
-    if args.run_path:  # its scripts search for modules where those of torchrun do
+    is_plugins = args.rdzv_backend not in BACKENDS
+    if args.run_path or is_plugins:  # scripts and handlers search for modules where those of torchrun do
         search_callers_places()
-    return run_agent(argv) if args.rdzv_backend in BACKENDS else _run_over_plugin(args)
+    return _run_over_plugin(args) if is_plugins else run_agent(argv)
 
 
 def _refused(error: Exception) -> int:

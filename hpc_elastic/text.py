@@ -90,7 +90,7 @@ def visible_log(data: bytes, *, colours: bool = True) -> bytes:
 def for_shell(word: str) -> str:
     """Return a word for a command that people paste into a shell such as bash.
 
-    What would act on a terminal is an escape in ``$'...'``, which `visible` leaves as it is.
+    A character that would act on a terminal is an escape in ``$'...'``, which `visible` leaves as it is.
     """
     if not _ACTS.search(word):
         return shlex.quote(word)  # noqa: TID251 - the one place

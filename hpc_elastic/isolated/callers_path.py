@@ -35,7 +35,7 @@ def drop_callers_places() -> None:
 
 
 def search_callers_places() -> None:
-    """Search again what Python has put into the path: this process runs code of the user's itself."""
+    """Search the directories of a plain Python again: this process runs code of the user itself."""
     if _as_python_made_it:
         sys.path[:] = _as_python_made_it.pop()
 
