@@ -109,7 +109,7 @@ def test_files_of_others_cost_an_agent_no_time(tmp_path: Path, monkeypatch: pyte
     for number in range(1, 2000):
         (tmp_path / f"hpc_elastic-{os.geteuid()}-{number}-{number:08x}").touch()
     looked_at: list[str] = []
-    monkeypatch.setattr(os.path, "exists", lambda path: bool(looked_at.append(path)))
+    monkeypatch.setattr(os.path, "exists", lambda path: looked_at.append(path) is not None)  # type: ignore[func-returns-value]
     with scratch_directory([str(tmp_path)]):
         assert not left.exists()
     assert len(looked_at) <= 2 + 1000  # the dead one, the living one
