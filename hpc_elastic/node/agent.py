@@ -254,7 +254,7 @@ class NodeAgent(ElasticAgent):
             Action.REPORT_HANG: self._workers.hangs.report,
             Action.GIVE_UP: self._reports.give_up,
             Action.REPORT_DONE: self._reports.done,
-            Action.REPORT_DRAINED: self._reports.hand_back,
+            Action.REPORT_DRAINED: self._leaving.hand_back,
             Action.REPORT_PAUSED: self._reports.paused,
             Action.REPORT_WEDGE: self._report_wedge,
         }[action](group)

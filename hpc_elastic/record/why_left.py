@@ -158,10 +158,15 @@ def stopped(state: RunState) -> RunEnded:
     return RunEnded(Decision.STOPPED, ExitCode.OK, reason, None)
 
 
-def is_killed_stop(state: RunState) -> bool:
+def is_killed_stop(state: RunState, *, is_signalled: bool) -> bool:
     """Tell whether all workers have stopped on the user's wish, while Slurm ends the job.
 
     Then the batch script may be killed before it can write the ending down.
+
+    Args:
+        state: the run.
+        is_signalled: whether Slurm ends the job of this node alone, which the journal does not tell.
     """
     drained = state.drained
-    return drained is not None and drained.cause in USERS_WISH and state.explained is not None
+    is_ended = is_signalled or state.explained is not None
+    return is_ended and drained is not None and drained.cause in USERS_WISH

@@ -56,6 +56,16 @@ def start(agents: Agents, job: FakeJob, *flags: str, **env: str) -> None:
     wait_for(lambda: len(list(runs("*.runs"))) == 4, "the workers to run")
 
 
+def start_tasks(agents: Agents, job: FakeJob) -> None:
+    """Start an agent in each of two tasks of an array, and wait until their workers run."""
+    agents.submitted("50")
+    for number in (0, 1):
+        environ = {**task(number), "PATH": job.environ["PATH"]}
+        agents.start(number, "--nnodes", "1:2", "--last-call-timeout", "20", env=environ)
+    runs = Path(agents.paths.logs).glob
+    wait_for(lambda: len(list(runs("*.runs"))) == 4, "the workers to run")
+
+
 def signal_both(agents: Agents) -> None:
     """Send both agents SIGTERM, as Slurm does."""
     for node in (0, 1):
@@ -125,6 +135,20 @@ def test_a_signal_after_a_stop_is_explained(make: MakeAgents, job: FakeJob) -> N
     assert [Decision.STOPPED] == [entry.decision for entry in agents.entries(RunEnded)]
 
 
+def test_a_stop_of_an_array_that_is_cancelled_is_recorded(make: MakeAgents, job: FakeJob) -> None:
+    """Each task asks for itself; the last agent writes the ending down, as the scripts may be killed."""
+    agents = make(SAYS)
+    start_tasks(agents, job)
+    asked(agents)
+    job.set(JobState="COMPLETING")
+    signal_both(agents)
+    wait_for(lambda: len(left_s(agents)) == 4 and max(left_s(agents)) < 60, "the workers to hear of it")
+    Path(agents.paths.logs, "go").touch()
+    assert [ExitCode.OK] * 2 == [agents.code(0), agents.code(1)]
+    assert [Cause.STOP] == [entry.cause for entry in agents.entries(Drained)]
+    assert [Decision.STOPPED] == [entry.decision for entry in agents.entries(RunEnded)]
+
+
 def test_a_second_signal_is_explained_too(make: MakeAgents, job: FakeJob) -> None:
     """A job that is cancelled within the grace of its preemption has no more than Slurm leaves it then."""
     agents = make(SAYS)
@@ -159,12 +183,8 @@ def test_a_time_that_was_given_holds(make: MakeAgents, job: FakeJob) -> None:
 
 def test_what_slurm_says_of_one_task_is_told_to_all(make: MakeAgents, job: FakeJob) -> None:
     """Its scancel is no preemption; how long it has is no matter of the others."""
-    agents = make(SAVES).submitted("50")
-    for number in (0, 1):
-        environ = {**task(number), "PATH": job.environ["PATH"]}
-        agents.start(number, "--nnodes", "1:2", "--last-call-timeout", "20", env=environ)
-    runs = Path(agents.paths.logs).glob
-    wait_for(lambda: len(list(runs("*.runs"))) == 4, "the workers to run")
+    agents = make(SAVES)
+    start_tasks(agents, job)
     job.set(JobState="COMPLETING")
     agents._agents[1].send_signal(signal.SIGTERM)
     wait_for(lambda: len(agents.entries(DrainExplained)) == 1, "the reason")

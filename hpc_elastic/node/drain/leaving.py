@@ -14,6 +14,7 @@ from hpc_elastic.node.outcome import FENCED, Outcome, out_of_touch, outcome_of
 from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.setup.journal_entries import Reports, insist
 from hpc_elastic.node.spec import RunResult, WorkerState
+from hpc_elastic.node.workers.local_group import LocalGroup
 from hpc_elastic.record.journal import Asked, Cause, NodeUnfit, RoundFormed, Then
 from hpc_elastic.record.state import RunState
 
@@ -92,8 +93,12 @@ class Leaving:
         state = self._state
         is_idle = state.round is None or self._run.everyone_in(*GONE)
         if state.running is None and is_idle:
-            self._signalled.insist(self._reports.hand_back)
+            self._signalled.insist(self.hand_back)
         return self.by_state()
+
+    def hand_back(self, _group: LocalGroup | None = None) -> None:
+        """Record that no workers are left in this start of the job, and why."""
+        self._reports.hand_back(is_signalled=self._signalled.leaves_alone)
 
     def _too_few(self, reason: str, cause: Cause, missing: tuple[str, ...]) -> Outcome:
         self._parts.log.say(reason)

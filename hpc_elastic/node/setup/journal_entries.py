@@ -115,12 +115,16 @@ class Reports:
         """All workers of the run have succeeded."""
         self._run.report_done(group.formed.number, "all workers succeeded")
 
-    def hand_back(self, _group: LocalGroup | None = None) -> None:
-        """No workers are left in this start of the job; also why."""
+    def hand_back(self, *, is_signalled: bool) -> None:
+        """No workers are left in this start of the job; also why.
+
+        Args:
+            is_signalled: whether Slurm has signalled this node, whose job is its own.
+        """
         state = self._run.state
         if state.leave_cause is not None:
             self._run.report_asked_drained(state.leave_cause, state.drain)
-            if is_killed_stop(self._run.state):
+            if is_killed_stop(self._run.state, is_signalled=is_signalled):
                 self._run.commit(stopped(self._run.state)._replace(epoch=self._run.membership.epoch))
 
     def too_few(self, reason: str) -> None:
