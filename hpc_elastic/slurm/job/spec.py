@@ -236,7 +236,7 @@ def _check_command(spec: JobSpec) -> None:
 
 
 def _check_workers(spec: JobSpec) -> None:
-    """Check what workers import beforehand, and where they write."""
+    """Check the modules that workers import beforehand, and the places they write to."""
     from hpc_elastic.multiprocessing.std import Std  # noqa: PLC0415 - only where a spec is built
 
     if name := bad_name(spec.preload):
