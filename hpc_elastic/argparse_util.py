@@ -63,7 +63,7 @@ def variable_of(dest: str) -> str:
 
 def value_of(name: str) -> str | None:
     """Return the value of an environment variable, None if it is not set."""
-    return os.environ.get(name)  # noqa: TID251 - what this module is for
+    return os.environ.get(name)  # noqa: TID251 - the purpose of this module
 
 
 def _is_set(name: str, default: bool) -> bool:  # noqa: FBT001 - one of two values

@@ -19,7 +19,7 @@ class ExitCode(IntEnum):
     FENCED = 77  # a newer start of this run exists; this agent stood down
     WEDGED = 78  # workers of this node hang in the kernel and cannot be ended: the node needs care
     UNFIT = 79  # the probe of this node failed: it stays out
-    RELAUNCH = 80  # only `finish`: start the step again on what is left
+    RELAUNCH = 80  # only `finish`: start the step again on the nodes that are left
     REQUEUE_JOB = 81  # only `finish --job-info`: the script is to run scontrol requeue
     HOLD_JOB = 82  # only `finish --job-info`: the script is to run scontrol requeuehold
     HUNG = 83  # workers made no progress, so often that the run was given up

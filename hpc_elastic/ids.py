@@ -25,8 +25,8 @@ class Env:
     ROUND = "HPC_ELASTIC_ROUND"
     NODE = "HPC_ELASTIC_NODE"
     CHANNEL = "HPC_ELASTIC_CHANNEL"
-    STDERR_TO_STDOUT = "HPC_ELASTIC_STDERR_TO_STDOUT"  # "1": what a call writes to stderr goes to stdout
-    LEDGER = "HPC_ELASTIC_LEDGER"  # directory of what is remembered of nodes
+    STDERR_TO_STDOUT = "HPC_ELASTIC_STDERR_TO_STDOUT"  # "1": the stderr of a call goes to stdout
+    LEDGER = "HPC_ELASTIC_LEDGER"  # directory of the ledger of nodes
     CHECKPOINT = "HPC_ELASTIC_CHECKPOINT"
     STOP_WAIT_S = "HPC_ELASTIC_STOP_WAIT_S"
     METRICS = "HPC_ELASTIC_METRICS"  # where the agent's metrics go
@@ -41,7 +41,7 @@ class Env:
     SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"  # from SIGTERM to SIGKILL [s]
 
 
-RUNS_FOLDER = "hpc_elastic_runs"  # runs whose directory nobody has named live below it
+RUNS_FOLDER = "hpc_elastic_runs"  # runs without a directory of the user's choice live below it
 LOCAL_JOB = "local-"  # job ids of runs on one machine without Slurm start so
 
 

@@ -44,7 +44,7 @@ def submodule(package: str, name: str) -> object:
     """
     full = f"{package}.{name}"
     if not name.startswith("_"):
-        from importlib import import_module  # noqa: PLC0415 - only for a name that nobody has imported
+        from importlib import import_module  # noqa: PLC0415 - only for a name that is not imported yet
 
         try:
             return import_module(full)

@@ -233,7 +233,7 @@ def run(args: Namespace) -> None:
         FlagError: a value cannot be used.
     """
     from hpc_elastic.cli.run.work import logs_of  # noqa: PLC0415 - workers of --run-path import this module
-    from hpc_elastic.run import elastic_launch  # noqa: PLC0415 - or what a program has put there
+    from hpc_elastic.run import elastic_launch  # noqa: PLC0415 - or a replacement by the program
 
     _complete(args)
     with _as_torch():
@@ -337,7 +337,7 @@ def _run_over_plugin(args: Namespace) -> int:
         sys.stderr.write(f"{error}\n")
         code = error.get_first_failure()[1].exitcode
         return code if code > 0 else 128 - code
-    except (InputError, ValueError) as error:  # FlagError, and what the registry refuses
+    except (InputError, ValueError) as error:  # FlagError, and refusals of the registry
         return _refused(error)
     except HpcElasticError as error:  # of the rendezvous
         _refused(error)

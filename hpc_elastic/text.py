@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-_UNSEEN = (  # controls, what turns the direction of text, line ends of Unicode, halves of characters
+_UNSEEN = (  # controls, marks of the direction of text, line ends of Unicode, halves of characters
     "\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff"
 )
 _ACTS = re.compile(f"[{_UNSEEN}]")
 _ACTS_IN_LINES = re.compile(f"(?![\n\t])[{_UNSEEN}]")
 _COLOUR = r"\x1b\[[0-9;:]*m"
 _ACTS_IN_LOGS = re.compile(rf"({_COLOUR})|(?![\n\r\t])[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_NO_REASON = re.compile(  # advice below an error of CUDA, and what this package says as a program ends
+_NO_REASON = re.compile(  # advice below an error of CUDA, and this package's words at the end of a program
     r"(Search for `cuda|CUDA kernel errors might |For debugging consider passing CUDA|"
     r"Compile with `TORCH_USE_CUDA_DSA`|Device-side assertion tracking was not |hpc_elastic[\w.]*: |$)"
 )
@@ -21,7 +21,8 @@ _RANK = re.compile(r"\[rank\d+\]: ?")  # before each line of a traceback by PyTo
 _NAMES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _UNBROKEN = "\N{NO-BREAK SPACE}%"
 WIDTH = 80  # columns of a terminal
-_ESCAPED_BYTE = 0xDC00  # what stands for a byte that is no text: 0xDC80 to 0xDCFF
+MOST_NAMES = 8  # of nodes in a line
+_ESCAPED_BYTE = 0xDC00  # stands for a byte that is no text: 0xDC80 to 0xDCFF
 _SHORT = 0x100
 
 
@@ -33,6 +34,12 @@ def count_text(number: int, noun: str) -> str:
 def are_text(number: int, noun: str) -> str:
     """Return ``1 node is``, ``2 nodes are``."""
     return f"{count_text(number, noun)} {'is' if number == 1 else 'are'}"
+
+
+def few_text(names: Sequence[str], most: int = MOST_NAMES) -> str:
+    """Return names with commas between them; of more than `most` the first ones, and how many follow."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def last_words(output: str) -> str:

@@ -26,7 +26,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, Union, cast, get_args, g
 
 from hpc_elastic.errors import DamagedError
 
-DEPTH = 32  # arrays and objects inside each other; what this package writes has 6
+DEPTH = 32  # arrays and objects inside each other; this package writes at most 6
 NO_TEXT = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no byte of a file name
 _LONG = 64  # items of an array that is remembered
 _MOST_DIGITS = 20  # of a whole number with its sign: 64 bits
@@ -240,7 +240,7 @@ def _range_text(limits: Range) -> str:
 
 
 def _one_of(checks: tuple[_Check, ...]) -> _Check:
-    ordered = sorted(checks, key=lambda check: check is _none)  # what is told of a value that is none of them
+    ordered = sorted(checks, key=lambda check: check is _none)  # the words for a value that is none of them
 
     def one_of(value: object) -> object:
         if value is None and _none in checks:

@@ -60,7 +60,7 @@ READERS = {
     "slurm/adopt/torchrun_line.py": "job scripts",
     "cli/commands/submitting/lint.py": "job scripts",
     "slurm/lint/commands.py": "job scripts",
-    "slurm/lint/file_kind.py": "job scripts",
+    "slurm/lint/pitfalls.py": "job scripts",
     "slurm/lint/script.py": "job scripts",
     "slurm/job/notice.py": "a template of the user",
     "slurm/job/options.py": "options of a job",

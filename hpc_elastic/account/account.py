@@ -16,7 +16,7 @@ from hpc_elastic.record.journal import Cause
 
 Seconds = Mapping[Bucket, float]
 OUTSIDE = (Bucket.QUEUED, Bucket.HELD)  # in which the run has no nodes
-RECENT_S = 6 * 3600.0  # that the rate is taken from: long enough for what goes wrong to be in it
+RECENT_S = 6 * 3600.0  # that the rate is taken from: long enough to contain failures
 
 
 class StopCost(NamedTuple):

@@ -17,7 +17,7 @@ MOST_BYTES = 128 << 10
 STREAMS = ("stdout.log", "stderr.log")
 """The logs of a worker, in the order of a mark."""
 
-_FEWEST = MOST_BYTES * 3 // 4  # what a file is thinned to at most [bytes]
+_FEWEST = MOST_BYTES * 3 // 4  # the size that a file is thinned to at most [bytes]
 _JITTER_S = 5.0  # an agent that is busy reads a record so much later than it was written
 _LINE = re.compile(
     rb"^\[(\d{1,18}),(\d{1,18}(?:\.\d+)?),(\d{1,18}),(\d{1,18}(?:\.\d+)?),(\d{1,18}),(\d{1,18}),"

@@ -37,7 +37,7 @@ from hpc_elastic.record.worker_word import WorkerWord
 class Bucket(str, Enum):
     """The use of a second of a run; the value is its name for people."""
 
-    TRAINING = "training"  # steps that nobody had computed before
+    TRAINING = "training"  # steps computed for the first time
     AGAIN = "computing again"  # steps that were lost
     LOST = "lost at the end"  # steps after the last checkpoint of a run that has failed, or is held
     WORKING = "working"  # workers that tell no steps
@@ -52,7 +52,7 @@ class Bucket(str, Enum):
     ENDING = "ending"  # after the last step of a run that is done
     QUEUED = "in the queue"  # of Slurm, until the agents of the next start speak
     HELD = "held"
-    DOWN = "down"  # nothing was heard, and nobody wrote down why; of a node: lost, or unfit
+    DOWN = "down"  # no sign of life, and no record of the reason; of a node: lost, or unfit
     SPARE = "spare"  # of a node: stands by while a round runs without it
     ELSEWHERE = "not in the job"  # of a node: this start of the job does not have it
 
@@ -99,7 +99,7 @@ class Stop(NamedTuple):
     """An event that kept the workers from new steps."""
 
     at: float  # [s since the epoch]
-    cause: Cause | None  # None: nobody has written it down
+    cause: Cause | None  # None: no record of it
     start: int  # of the job
     round: int  # 0: there was none in that start
     nodes: tuple[str, ...] = ()  # where it happened
@@ -108,7 +108,7 @@ class Stop(NamedTuple):
     resumed: int | None = None  # the step that the next round began from; None: no round has begun
     left: bool = False  # the start of the job ended with it
     record: int = 0  # number of the journal record that told it; 0: none did
-    asker: Asker = Asker()  # of a drain: what asked for it, where the cause alone does not name it
+    asker: Asker = Asker()  # of a drain: its origin, where the cause alone does not name it
     word: WorkerWord | None = None  # of a worker that has ended the round
 
 
@@ -141,7 +141,7 @@ class Series(NamedTuple):
 _Event = SubmitTime | Record | WorkFact
 _NEVER = 2**63  # the number of a record that there is not
 _WORK = (Bucket.TRAINING, Bucket.WORKING, Bucket.SAVING)
-_UNSAVED = (Decision.FAILED, Decision.HELD)  # what ends a run with all that is not durable
+_UNSAVED = (Decision.FAILED, Decision.HELD)  # the end of a run loses all that is not durable
 _FAILURES = (Cause.CRASH, Cause.HANG, Cause.NODE_LOSS, Cause.AGENT_ERROR, Cause.LAUNCH_FAILURE)
 
 
@@ -201,7 +201,7 @@ class _Walk:
         self._state = RunState()
         self._time: float | None = None  # until which all is in a bucket; None: no run is going on
         self._waits = True  # no start of the newest submission has begun
-        self._phase = Bucket.MEETING  # of the round that runs, or what follows it
+        self._phase = Bucket.MEETING  # of the round that runs, or of the time after it
         self._last: int | None = None  # newest step of the round that runs
         self._best = -1  # newest step of the run
         self._saved_s = 0.0  # saving in the round that runs, up to the last line

@@ -31,7 +31,7 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError, RunDirError, StoreError
 from hpc_elastic.multiprocessing.errors.error_handler import describe, middle_out
 
-_MOST_WORDS = 2000  # characters of what pickle says
+_MOST_WORDS = 2000  # characters of the message of pickle
 _MOST_LINES = 10_000  # characters of a traceback
 
 HOOKS = ("__submitit_checkpoint__", "checkpoint")  # submitit's names of the hook, in its order

@@ -23,7 +23,7 @@ from hpc_elastic.text import for_shell
 if TYPE_CHECKING:
     from submitit.core.utils import DelayedSubmission
 
-MODULE = CALL  # what each worker runs
+MODULE = CALL  # the work of each worker
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -75,7 +75,7 @@ def check_arguments(call: DelayedSubmission, fix: str) -> None:
         )
     try:
         signature = inspect.signature(call.function)
-    except (TypeError, ValueError):  # of a function in C nobody knows
+    except (TypeError, ValueError):  # unknown for a function in C
         return
     try:
         signature.bind(*call.args, **call.kwargs)
@@ -101,7 +101,7 @@ def pickled_call(call: DelayedSubmission) -> bytes:
 
     try:
         data: bytes = cloudpickle.dumps(call)
-    except Exception as error:  # whatever a class raises that does not want to be pickled
+    except Exception as error:  # a class that refuses to be pickled may raise anything
         raise InputError(
             f"{name_of(call.function)} or its arguments cannot be sent to the workers: {error}",
             where="submit",
@@ -147,7 +147,7 @@ def _received(directories: list[str], data: bytes) -> Any:
 
     sys.path += [place for place in directories if place not in sys.path]
     try:
-        return pickle.loads(data)  # noqa: S301 - part of what is being unpickled
+        return pickle.loads(data)  # noqa: S301 - part of the value that is being unpickled
     except ModuleNotFoundError as error:
         raise InputError(
             f"the function cannot be called here: {error}",
@@ -225,7 +225,7 @@ def _value(file: str, rank: int) -> Any:
         return _load(file)
     except HpcElasticError:
         raise
-    except Exception as error:  # whatever a class raises that does not want to be unpickled
+    except Exception as error:  # a class that refuses to be unpickled may raise anything
         raise InputError(
             f"the value that rank {rank} has returned cannot be unpickled here: "
             f"{type(error).__name__}: {error}",

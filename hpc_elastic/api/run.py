@@ -27,7 +27,7 @@ from hpc_elastic.store.plain_file import open_plain, read_plain
 from hpc_elastic.text import for_shell
 
 _FIX = "give the directory that submit printed, or the attribute `directory` of a Run"
-RUNNER_LOG = "slurm-local.out"  # what the runner of a run without Slurm prints
+RUNNER_LOG = "slurm-local.out"  # the output of the runner of a run without Slurm
 _LOOK_S = 0.5  # between two looks at the journal
 _ASK_SLURM_S = 30.0  # between two questions to Slurm
 _UNREADABLE_S = 300.0  # a file server may be away for so long

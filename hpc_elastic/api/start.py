@@ -133,7 +133,7 @@ def _refuse_program(fields: dict[str, Any]) -> None:
 def _warn(texts: list[str], called: Callable[[str], str]) -> None:
     """Warn of the messages that a command line would print."""
     for text in texts:
-        warnings.warn(_as_fields(text, called), stacklevel=5)  # points to who called `submit`
+        warnings.warn(_as_fields(text, called), stacklevel=5)  # points to the caller of `submit`
 
 
 def _queue(wanted: SubmitRequest, call: bytes | None, called: Callable[[str], str]) -> Run:

@@ -65,7 +65,7 @@ def _record(error: BaseException) -> None:
     trace = error.__traceback__
     try:
         record(_raise)(error)
-    except BaseException as same:  # noqa: BLE001 - whoever raised it goes on with it
+    except BaseException as same:  # noqa: BLE001 - it continues in the thread that raised it
         same.__traceback__ = trace
 
 

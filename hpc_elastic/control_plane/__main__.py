@@ -55,7 +55,7 @@ def _is_marked(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return f"\0{MARKER_ENV}=".encode() in b"\0" + file.read()
-    except OSError:  # gone, or somebody else's
+    except OSError:  # gone, or another process's
         return False
 
 

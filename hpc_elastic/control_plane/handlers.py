@@ -153,7 +153,7 @@ def answer(name: str, request: HandlerCall) -> HandlerAnswer:
         return response
     try:
         handler(request, response)
-    except Exception as error:  # noqa: BLE001 - whoever asks gets to know
+    except Exception as error:  # noqa: BLE001 - the client gets it as its answer
         response.set_status(FAILED)
         response.set_content(f"Handler {name} failed: {type(error).__name__}: {error}", "text/plain")
     return response

@@ -20,7 +20,7 @@ _FIRST_PAGE = '<h1>torch.distributed.WorkerServer</h1>\n<a href="/handler/">Hand
 _PLACE = "/handler/"
 _MAX_PATH = 107  # bytes, of a unix socket
 _MAX_BODY = 2**20  # bytes
-_SLOW_CLIENT_S = 10.0  # who has not sent its request by then is let go
+_SLOW_CLIENT_S = 10.0  # a client that has sent no request by then is disconnected
 _TOO_LARGE = 413
 
 
@@ -81,7 +81,7 @@ def _listen(path: str) -> socket.socket:
         os.makedirs(os.path.dirname(os.path.abspath(path)), mode=0o700, exist_ok=True)
         _remove_dead(path)
         listener.bind(path)
-        os.chmod(path, 0o600)  # nobody can connect before `listen`
+        os.chmod(path, 0o600)  # no client can connect before `listen`
         listener.listen(16)
     except OSError as error:
         listener.close()
@@ -124,7 +124,7 @@ def _remove_dead(path: str) -> None:
 
 
 def _converse(connection: socket.socket) -> None:
-    with connection, suppress(OSError):  # who goes away in the middle gets no answer
+    with connection, suppress(OSError):  # a client that disconnects early gets no answer
         _Conversation(connection, ("", 0), None)  # type: ignore[arg-type] # it has no use for a server
 
 

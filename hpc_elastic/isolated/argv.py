@@ -18,7 +18,7 @@ _FOUND_THERE: Final = (
     " site.addsitedir(site.getusersitepackages())"
 )
 _PLAIN: Final = (
-    "plain = [place or os.getcwd() for place in sys.path]; "  # -c is to search what -m would
+    "plain = [place or os.getcwd() for place in sys.path]; "  # -c is to search the same places as -m
     "del sys.path[:at]; at = 0"
 )
 _FOUND_HERE: Final = (

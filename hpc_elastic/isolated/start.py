@@ -85,7 +85,7 @@ class ModulesOfFile:
             listed, data = _parts_of(fd, head, _size_of_own(fd, path), is_agent=is_agent)
         finally:
             posix.close(fd)
-        self._index = marshal.loads(listed)  # noqa: S302 - nobody else can write it
+        self._index = marshal.loads(listed)  # noqa: S302 - no other user can write it
         places = {name: (begin, end) for name, (_, _, begin, end) in self._index.items() if end <= len(data)}
         self._codes = {name: data[begin:end] for name, (begin, end) in places.items()}
 

@@ -211,7 +211,7 @@ def _parameters(config: LaunchConfig) -> RendezvousParameters:
         **config.rdzv_configs,
     )
     if params.backend == "shared_fs" and params.max_nodes == 1 and not params.endpoint.strip():
-        params.endpoint = directory_of(params)  # with nobody to meet, any directory will do
+        params.endpoint = directory_of(params)  # with no other node to meet, any directory will do
     return params
 
 
@@ -243,7 +243,7 @@ def _shut_down(handler: RendezvousHandler) -> None:
     """Leave the rendezvous; that this fails hides neither a result nor an error."""
     try:
         handler.shutdown()
-    except Exception:  # foreign handlers raise what they like
+    except Exception:  # foreign handlers raise any exception
         logger.warning("the rendezvous could not be shut down", exc_info=True)
 
 

@@ -15,7 +15,7 @@ from hpc_elastic.processes.preload.rules import bad_name
 if TYPE_CHECKING:
     from hpc_elastic.processes.numa import NumaOptions
 
-_SHUTDOWN: Final = (Env.SHUTDOWN_TIMEOUT, str(SHUTDOWN_S))  # variable, and what holds without it [s]
+_SHUTDOWN: Final = (Env.SHUTDOWN_TIMEOUT, str(SHUTDOWN_S))  # variable, and the value without it [s]
 _EXIT_BARRIER: Final = (Env.EXIT_BARRIER_TIMEOUT, "300")
 _Number = TypeVar("_Number", int, float)
 _TIMEOUT_S: Final = 900

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from hpc_elastic.data_fields import DataClass, DataFields
 from hpc_elastic.record.journal import RoundFormed
 
-# Ports below the range from which the kernel takes outgoing ones, so that nobody else's connection
+# Ports below the range from which the kernel takes outgoing ones, so that no other process's connection
 # takes the port between its choice and the moment rank 0 listens on it.
 _PORTS = range(20_000, 32_000)
 

@@ -7,11 +7,10 @@ from types import MappingProxyType
 
 from hpc_elastic.meet import rules
 from hpc_elastic.meet.rules import node_of
-from hpc_elastic.text import are_text, count_text
+from hpc_elastic.text import MOST_NAMES, are_text, count_text, few_text
 
-FIRST_S = 2.0  # who waits no longer than this says nothing
+FIRST_S = 2.0  # a shorter wait prints nothing
 EVERY_S = 30.0
-_MOST_NAMES = 8
 
 
 def is_due(since: float, told_at: float | None, now: float) -> bool:
@@ -47,8 +46,8 @@ def waiting_text(view: rules.Joining, waited: rules.Waited, now: float, place: s
     if len(ready) >= of:
         return ""
     absent = rules.missing(view, now)
-    names = f" ({_names(absent)})" if absent else ""
-    here = _names([node_of(node_id) for node_id in ready])
+    names = f" ({few_text(absent)})" if absent else ""
+    here = few_text([node_of(node_id) for node_id in ready])
     return (
         f"waiting for {count_text(of - len(ready), 'more node')}{names}{f' in {place}' if place else ''} "
         f"({len(ready)} of {of} here: {here}), {_times(now - waited.since, left_s)}"
@@ -64,7 +63,7 @@ def barrier_text(others: list[str], waited_s: float, left_s: float) -> str:
         left_s: how much longer at most [s].
     """
     times = _times(waited_s, left_s)
-    return f"all workers here have ended; waiting for those of {_names(others)}, {times}"
+    return f"all workers here have ended; waiting for those of {few_text(others)}, {times}"
 
 
 def _times(waited_s: float, left_s: float) -> str:
@@ -114,10 +113,5 @@ def too_few_text(
 
 def _unfit_text(unfit: Mapping[str, str]) -> str:
     """Return which nodes stay out, and why; empty if none does."""
-    told = [f"{node} ({unfit[node]})" for node in sorted(unfit)[:_MOST_NAMES]]
+    told = [f"{node} ({unfit[node]})" for node in sorted(unfit)[:MOST_NAMES]]
     return f"; unfit: {', '.join(told)}" if told else ""
-
-
-def _names(names: tuple[str, ...] | list[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more

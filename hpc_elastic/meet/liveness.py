@@ -21,7 +21,7 @@ from hpc_elastic.record.state import RunState
 WATCHERS = 3  # members that always watch the others; they also put agreements together
 IN_TURN = 2  # further members that watch at any time
 TURN_BEATS = 8  # heartbeats that a turn lasts at least
-STALL_LEASES = 3  # leases that members get who fell silent together
+STALL_LEASES = 3  # leases for members that fell silent together
 WITNESS_BEATS = 2  # heartbeats that an observer waits for a second one to agree
 _TOGETHER = 2  # fewer than this many silent members are no sign of a stall
 
@@ -42,7 +42,7 @@ class LivenessVerdict(NamedTuple):
     """The conclusion of an observer."""
 
     lost: tuple[str, ...]  # node_ids of members that are lost
-    suspected: tuple[Suspicion, ...]  # to be told to the other observers
+    suspected: tuple[Suspicion, ...]  # to be written down for the other observers
 
 
 def is_alive(entry: Seen, now: float, lease: float) -> bool:
@@ -162,7 +162,7 @@ def is_on_watch(rank: int, world_size: int, beat: int, turn: int = TURN_BEATS) -
         turn: heartbeats that a turn lasts.
     """
     if world_size == 1:
-        return False  # nobody to watch
+        return False  # no member to watch
     if rank < WATCHERS:
         return True
     others = world_size - WATCHERS

@@ -85,7 +85,7 @@ class Membership:
         self.roster: Roster = {}
         self.changes = 0  # how often the roster has changed by more than heartbeats
         self._offered = ""  # name of this agent's own offer
-        self._listed: set[str] = set()  # names of the last look; what was seen then is no news
+        self._listed: set[str] = set()  # names of the last look: these are no news
         self.suspicions: frozenset[Suspicion] = frozenset()
         self.suspected_at: dict[Suspicion, float] = {}  # when this agent told its own [s]
         self.newest_record = 0  # number of the newest journal record that anybody tells of
@@ -276,7 +276,7 @@ def claim_node_name(wanted: str, run_dir: str) -> tuple[str, int]:
     Raises:
         RunDirError: no name can be claimed on this host.
     """
-    import socket  # noqa: PLC0415 - below Slurm nobody needs it
+    import socket  # noqa: PLC0415 - not needed below Slurm
 
     run = f"{os.geteuid()}/{zlib.crc32(os.path.realpath(run_dir).encode()):08x}"
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

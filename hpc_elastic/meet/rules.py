@@ -51,7 +51,7 @@ class Waited(NamedTuple):
 
     since: float
     quorum_since: float | None = None  # enough nodes are in since then
-    complete_since: float | None = None  # everybody who can come is in since then
+    complete_since: float | None = None  # all nodes that can come are in since then
     rounds: int = 0  # how many rounds there were when these times began
 
 
@@ -110,7 +110,7 @@ class TooFew(NamedTuple):
     have: int
     missing: tuple[str, ...]
     timed_out: bool
-    ended: bool = False  # nobody waits any longer, as the agents that are missing have ended
+    ended: bool = False  # no agent waits any longer, as the missing ones have ended
 
 
 Standing = AskToJoin | Spare | Dismissed | Joined

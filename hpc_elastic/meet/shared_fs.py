@@ -104,9 +104,9 @@ class SharedFsRendezvous(RendezvousHandler):
         self.run = run
         self._waiting = waiting
         self._looked_at = float("-inf")
-        self._offered_for = 0  # the round for which this node has told what it brings
-        self._told_at: float | None = None  # when people were told for whom this node waits [s]
-        self._told_beside = ""  # what they were told about the round that runs without this node
+        self._offered_for = 0  # the round for which this node has published its facts
+        self._told_at: float | None = None  # when the line about the missing nodes was printed [s]
+        self._told_beside = ""  # the line about the round that runs without this node
         self._gathering: rules.Gathering | None = None  # the conclusions of the last turn
 
     @property
@@ -353,7 +353,7 @@ class SharedFsRendezvous(RendezvousHandler):
         if running is not None and self.run.everyone_succeeded():
             if self.run.around.success_ends:
                 self.run.report_done(running.number, "all workers succeeded")
-            else:  # its members have gone home; those who come now begin a round of their own
+            else:  # its members have left; nodes that come now begin a round of their own
                 self.run.report_paused(running.number)
         elif running is not None and self.run.lost:
             self.run.report_lost(running.number, self.run.lost)

@@ -43,7 +43,7 @@ from hpc_elastic.record.same_failure import signature
 from hpc_elastic.record.state import RunState
 from hpc_elastic.record.worker_word import WorkerWord
 
-REREAD_BEATS = 5  # heartbeats after which a watcher reads the journal though nobody tells of news
+REREAD_BEATS = 5  # heartbeats after which a watcher reads the journal without a sign of news
 
 
 class RunFacts(NamedTuple):
@@ -51,7 +51,7 @@ class RunFacts(NamedTuple):
 
     run_id: str
     job_id: str = ""
-    expected: tuple[str, ...] = ()  # node names in Slurm's order; empty if nobody knows
+    expected: tuple[str, ...] = ()  # node names in Slurm's order; empty if unknown
     batch_host: str = ""  # the node that runs the batch script, if there is one
 
 
@@ -60,7 +60,7 @@ class Around(NamedTuple):
 
     clock: Clock
     latest_checkpoint: Callable[[], MarkedCheckpoint | None]
-    tidy: Callable[[int], None] | None = None  # removes what dead writers and rounds before one left
+    tidy: Callable[[int], None] | None = None  # removes leftovers of dead writers and of rounds before one
     open_store: Callable[[int], Any] | None = None  # returns the key-value store of a round
     check_place: Callable[[], None] | None = None  # raises if another directory is in the place of the run's
     success_ends: bool = True  # whether the run is done when all workers of a round have succeeded
@@ -120,7 +120,7 @@ class SharedRun:
         number, nodes = self._lost
         running = self.state.running
         known = running is not None and running.number == number
-        left = self.state.left  # who leaves says so first
+        left = self.state.left  # an agent that leaves announces it first
         return tuple(node for node_id, node in nodes.items() if node_id not in left) if known else ()
 
     def _noted(self, act: Callable[[], RunState]) -> RunState:
@@ -144,7 +144,7 @@ class SharedRun:
         """Return this node's monotonic time [s]."""
         return self.around.clock.monotonic()
 
-    # what this agent tells the others
+    # the news of this agent for the others
 
     def announce(self) -> RunState:
         """Announce this start of the run if no node has."""
@@ -212,7 +212,7 @@ class SharedRun:
         """Publish this agent's phase in the newest round."""
         self.membership.ensure_phase(phase, self.state.rounds)
 
-    # what this agent sees of the others
+    # the view of this agent on the others
 
     def next_turn_at(self) -> float:
         """Return when there is something to do though nothing happens, by this node's clock [s].
@@ -254,7 +254,7 @@ class SharedRun:
         outlook = Outlook(self.next_turn_at(), self.lost)
         if not is_gone:
             return outlook
-        # Time passes between the two: who falls silent in it must not count as stopped and not as vanished.
+        # A member that falls silent between the two counts neither as stopped nor as vanished.
         everyone_stopped, vanished = self.everyone_in(*GONE), bool(self.vanished())
         succeeded, moved_on = self.everyone_succeeded(), self.has_moved_on()
         return Outlook(*outlook[:2], everyone_stopped, succeeded, vanished, moved_on)
@@ -365,7 +365,7 @@ class SharedRun:
     def _is_on_watch(self) -> bool:
         running = self.state.running
         if running is None:
-            return False  # who waits for others looks without being told to
+            return False  # an agent that waits for others looks without a sign of news
         ids = [member.node_id for member in running.members]
         if self.membership.node_id not in ids:
             return False
@@ -428,7 +428,7 @@ class SharedRun:
         state = self._noted(lambda: self._log.commit(choose))
         self.membership.known = state.last
         if self._log.appended != before:
-            with suppress(StoreError):  # the record stands; who does not hear of it reads it later
+            with suppress(StoreError):  # the record stands; an agent without the sign of it reads it later
                 self.membership.tell_news()
         return state
 

@@ -69,7 +69,7 @@ class ConsoleMetricHandler(MetricHandler):
     def emit(self, metric_data: MetricData) -> None:
         """Print one value."""
         timestamp, group, name, value = metric_data
-        print(f"[{timestamp}][{group}]: {name}={value}")  # noqa: T201 - that is what it is for
+        print(f"[{timestamp}][{group}]: {name}={value}")  # noqa: T201 - its purpose
 
 
 class NullMetricHandler(MetricHandler):
@@ -209,5 +209,5 @@ def prof(fn: Callable[..., Any] | None = None, group: str = "torchelastic") -> C
 def profile(group: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Publish the metrics of `prof`, under the bare name of the function; deprecated."""
     warnings.warn("Deprecated, use `@prof` instead", FutureWarning, stacklevel=2)
-    # a group of None gets the default handler, as a group nobody configured
+    # a group of None gets the default handler, as one without a configuration does
     return lambda function: _measured(function, function.__name__, group)  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ __all__ = [
     "to_map",
 ]
 
-_HOMES = {  # what torch's module does not offer either, but has, and programs take from it
+_HOMES = {  # names that torch's module has without offering them, and that programs import
     **dict.fromkeys(("ProcessFailure", "record"), ".errors"),
     **dict.fromkeys(("redirect_stderr", "redirect_stdout"), ".redirects"),
     "SubprocessHandler": ".subprocess_handler",

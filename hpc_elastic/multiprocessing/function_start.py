@@ -156,8 +156,8 @@ def start_forked(job: FunctionJob) -> ChildProcess:
     def be_child() -> int:
         os.close(writing)
         own_streams(out=job.spec.stdout is not None, err=job.spec.stderr is not None)
-        atexit._clear()  # what this process has registered is not the child's to run
-        atexit.register(util._exit_function)  # type: ignore[attr-defined] # hands over what queues hold
+        atexit._clear()  # the child must not run the functions registered by this process
+        atexit.register(util._exit_function)  # type: ignore[attr-defined] # hands over the contents of queues
         try:
             return int(process._bootstrap(parent_sentinel=reading))
         finally:

@@ -63,7 +63,7 @@ class MultiprocessContext(ProcessGroup):
             *(duplicate_stdout_filters, duplicate_stderr_filters),
             settings=settings,
         )
-        # A copy of this process would search what this one searches, and start isolated processes if it is.
+        # A copy of this process would search the same places, and start isolated processes if it is isolated.
         self.start_method = "spawn" if has_own_path() else start_method
         self._files: dict[int, int] = {}
         self._return_values: dict[int, Any] = {}

@@ -355,7 +355,7 @@ class ProcessGroup(PContext):
                     self._failures[rank] = failure if code > 0 else self._failure(rank, 1)
 
     def _result(self) -> RunProcsResult | None:
-        ended = self.exit_codes()  # before they are noted: who ends meanwhile is noted at the next look
+        ended = self.exit_codes()  # before they are noted: one that ends now is noted at the next look
         self._note_failures()
         if not self._stopper.is_begun:  # else `poll_stopped` still has to act on these exits
             for rank in ended:

@@ -279,7 +279,7 @@ def _make_folder(folder: str) -> None:
         OSError: it cannot be made now: the file system is full or in trouble.
     """
     try:
-        make_directories(folder, 0o777)  # the umask decides who may read logs
+        make_directories(folder, 0o777)  # the umask decides the readers of logs
     except OSError as error:
         if error.errno in _MAY_PASS:  # another directory would be no better, and another start may be
             raise

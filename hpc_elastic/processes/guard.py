@@ -109,7 +109,7 @@ class Guard:
             return
         try:
             os.write(self._pipe, "".join(f"{line}\n" for line in lines).encode())
-        except (BrokenPipeError, BlockingIOError):  # somebody killed or froze the guard
+        except (BrokenPipeError, BlockingIOError):  # the guard was killed or frozen
             pass
 
 

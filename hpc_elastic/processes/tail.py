@@ -78,9 +78,9 @@ class Tail:
         """Why the log cannot be read, other than that it is not there yet."""
         self._limits = limits
         self._rest = bytearray()  # an unfinished line
-        self._skip_to = 0  # what lies before this is left out [bytes]
-        self._has_gap = False  # between what was shown last and `_skip_to`
-        self._left_out = 0  # how much has been left out and not been told yet [bytes]
+        self._skip_to = 0  # the part before this is left out [bytes]
+        self._has_gap = False  # between the last shown byte and `_skip_to`
+        self._left_out = 0  # left out without a line about it yet [bytes]
 
     def pump(self) -> bool:
         """Copy the new whole lines.
@@ -153,7 +153,7 @@ class Tail:
                 self._fd = open_plain(self.path, own=False)
             size = self._skip_to - self._offset
             chunk = os.pread(self._fd, min(size, _CHUNK) if size > 0 else _CHUNK, self._offset)
-            if not chunk and os.fstat(self._fd).st_size < self._offset:  # truncated by somebody
+            if not chunk and os.fstat(self._fd).st_size < self._offset:  # truncated by another process
                 self._offset, self._skip_to, self._has_gap = 0, 0, False
                 chunk = os.pread(self._fd, _CHUNK, 0)
         except OSError as error:  # not there yet, or a file system that is away: the next pump tries again
@@ -369,7 +369,7 @@ class Console:
             block = self._lines[self._at : self._end_of_block()]
             try:
                 self._at += os.write(self._fd, block)
-            except BlockingIOError:  # a console that somebody set to non-blocking: keep the rest
+            except BlockingIOError:  # a console that another process has set to non-blocking: keep the rest
                 return False
             except OSError:  # the reader is gone; the log file has everything
                 self._is_broken = True

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 SAMPLES = 128  # marks that are read to learn how long a save takes
-KEPT = 32  # complete checkpoints whose marks stay; what the marks stand for is never touched
+KEPT = 32  # complete checkpoints whose marks stay; the checkpoints themselves are never touched
 FACTS = "checkpoint.json"  # in the directory of a checkpoint
 _SUFFIX = ".json"
 

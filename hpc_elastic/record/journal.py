@@ -65,7 +65,7 @@ class Answer(str, Enum):
     """Slurm's answer about a signal that an agent got."""
 
     CONFIRMS = "confirms"  # Slurm itself wants the nodes back, or ends the job
-    DENIES = "denies"  # Slurm does nothing to the job, so somebody has sent the signal
+    DENIES = "denies"  # Slurm does nothing to the job, so a user has sent the signal
     SILENT = "silent"  # Slurm did not answer
 
 
@@ -102,7 +102,7 @@ class StopKind(str, Enum):
 
     FAILED = "failed"  # a line of the script failed before srun
     HELD = "held"  # the task waits in the queue until its user releases it
-    GIVEN_UP = "given_up"  # nobody starts it again; the run goes on without it
+    GIVEN_UP = "given_up"  # it is not started again; the run goes on without it
 
 
 class Epoch(NamedTuple):
@@ -194,7 +194,7 @@ class DrainRequested(NamedTuple):
     cause: Cause
     node: str  # whose agent or batch script asks; empty: a command of the user
     then: Then
-    detail: Prose  # for people: what asks, if it is no signal
+    detail: Prose  # for people: the origin, if it is no signal
     epoch: Epoch | None = None  # the start whose agent asks; None: whichever is current
     left_s: float | None = None  # how long workers have from now on [s]; None: by the agents' flags
     asked: Asked = NO_SIGNAL
@@ -230,7 +230,7 @@ class NodeLeft(NamedTuple):
     node_id: str
     node: str
     cause: Cause
-    detail: Prose = ""  # for people: what asks, if it is no signal, such as the size that is wanted
+    detail: Prose = ""  # for people: the origin, if it is no signal, such as the size that is wanted
     asked: Asked = NO_SIGNAL
 
 
@@ -251,7 +251,7 @@ class Drained(NamedTuple):
     epoch: Epoch
     cause: Cause
     step: int | None  # newest durable checkpoint, if workers mark them
-    detail: Prose  # for people: what has asked, if it was no signal; why too few nodes are there
+    detail: Prose  # for people: the origin, if it was no signal; why too few nodes are there
     took_s: float | None = None  # from the request to the last worker's end, by the writer's clock
     asked: Asked = NO_SIGNAL
     missing: tuple[str, ...] = ()  # nodes that were waited for in vain
@@ -273,9 +273,9 @@ class SetupFailure(NamedTuple):
     """A line of the job script that failed before srun."""
 
     line: Prose
-    step: Prose = ""  # what the line belongs to, for people: setup, the working directory
+    step: Prose = ""  # the part of the script, for people: setup, the working directory
     code: int | None = None  # its exit code; None: it is not known
-    words: Prose = ""  # what bash or the line itself said of it
+    words: Prose = ""  # the message of bash or of the line itself
     lasting: bool = False  # it fails wherever and whenever it is run again
 
     def is_same(self, other: SetupFailure) -> bool:
@@ -301,7 +301,7 @@ class Requeued(NamedTuple):
     cause: Cause
     detail: Prose = ""  # for people: why
     failure: SetupFailure | None = None  # of the job script, before srun
-    signal: Prose = ""  # that somebody has sent, so that the agents left; empty: none, as far as is known
+    signal: Prose = ""  # sent by a user, so that the agents left; empty: none is known
 
 
 class NodeUnfit(NamedTuple):
@@ -309,7 +309,7 @@ class NodeUnfit(NamedTuple):
 
     epoch: Epoch
     node: str
-    reason: Prose  # for people: what, its value, what is needed, what to do
+    reason: Prose  # for people: the property, its value, the need, the fix
 
 
 class HangSuspected(NamedTuple):
@@ -317,7 +317,7 @@ class HangSuspected(NamedTuple):
 
     number: int  # of the round
     look: Count  # how often so in this round, from 1
-    node: str  # who asks, and says later what was found
+    node: str  # the asking node, which later records its findings
     detail: Prose  # for people: which ranks, and for how long
 
 
@@ -326,7 +326,7 @@ class SizeWanted(NamedTuple):
 
     submission: int  # holds for this submission of the run, over its requeues
     size: Count  # nodes
-    detail: Prose  # for people: who asked
+    detail: Prose  # for people: the asker
     spares: Count | None = None  # nodes beyond that stand by, the rest leave; None: all of them stand by
     before: Count | None = None  # nodes of the round that ran when it was asked for; None: there was none
 
@@ -397,7 +397,7 @@ class DrillBegan(NamedTuple):
     epoch: Epoch
     id: str  # of the drill, unique in the run
     node: str  # that looks faulty for it until its next round; empty: none does
-    detail: Prose  # for people: what is done, and in which round
+    detail: Prose  # for people: the act, and its round
 
 
 class DrillCalledOff(NamedTuple):
@@ -457,7 +457,7 @@ class Record(NamedTuple):
 
     number: int
     at: float  # [s since the epoch]
-    by: str  # name of the writer, for people: a node, a task of an array, or what `role` says
+    by: str  # name of the writer, for people: a node, a task of an array, or its role
     entry: Entry
     role: Role = Role.AGENT  # of the writer
 

@@ -153,8 +153,9 @@ def with_round(known: float | None, formed: Record | None, end: Record) -> float
     """
     if formed is None or known is None:
         return known
-    return known + end.at - formed.at if _node(formed) == _node(end) else None
+    return known + end.at - formed.at if writer_node(formed) == writer_node(end) else None
 
 
-def _node(record: Record) -> str:
+def writer_node(record: Record) -> str:
+    """Return the node of a writer, whose agents on it are numbered."""
     return re.sub(r"\.\d+\Z", "", record.by)

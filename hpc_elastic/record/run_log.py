@@ -106,7 +106,7 @@ class RunLog:
             return False
         self.appended = number
         if news:
-            with suppress(StoreError):  # the record stands; who does not hear of it reads it later
+            with suppress(StoreError):  # the record stands; an agent without the sign of it reads it later
                 self._store.mark(MEMBERS, news)
         # a listing may not show the own record yet, but it stands
         self._take(journal.parse_all([(number, data)]))

@@ -57,7 +57,7 @@ _CAUSE_OF: Mapping[Budget | None, Cause] = {
     Budget.LAUNCH_FAILURES: Cause.LAUNCH_FAILURE,
 }
 NO_EPOCH = Epoch(-1, 0, 0, 0)
-MOST_FAILED_LEAVING = 8  # of a start are told; of a thousand nodes each would have one
+MOST_FAILED_LEAVING = 8  # of a start are kept; with a thousand nodes each would have one
 _OF_WORKERS = (Cause.CRASH, Cause.HANG)
 _OF_USERS = (Cause.STOP, Cause.INTERRUPT)
 
@@ -70,7 +70,7 @@ class RunFields(NamedTuple):
     job_id: str = ""
     expected: tuple[str, ...] = ()  # node names of this epoch
     batch_host: str = ""  # the node with the batch script of this epoch
-    sizes: str = ""  # the --nnodes of this epoch, MIN:MAX; empty if nobody knows
+    sizes: str = ""  # the --nnodes of this epoch, MIN:MAX; empty if unknown
     lost: frozenset[str] = frozenset()  # node names lost in this epoch, the unfit ones too
     unfit: Mapping[str, str] = {}  # nodes that failed the probe, or are bad by their workers, and why
     left: frozenset[str] = frozenset()  # node ids that have left by themselves since the newest round began
@@ -79,7 +79,7 @@ class RunFields(NamedTuple):
     round: RoundFormed | None = None  # the newest round of this epoch
     ended: RoundEnded | None = None  # how it ended; None while it runs
     drain: DrainRequested | None = None
-    explained: DrainExplained | None = None  # what Slurm has said last about a signal in it
+    explained: DrainExplained | None = None  # the last answer of Slurm about a signal in it
     stop_step: int | None = None
     drained: Drained | None = None
     ending: RunEnded | None = None
@@ -88,7 +88,7 @@ class RunFields(NamedTuple):
     requeued_for: Mapping[Cause, int] = {}  # requeues per cause in this submission
     repeated: tuple[RoundEnded, ...] = ()  # the same failure again, nothing saved between
     requeued: bool = False  # this start of the job has been handed back to Slurm
-    size: SizeWanted | None = None  # what the user wanted last
+    size: SizeWanted | None = None  # the last wish of the user
     hang: HangSuspected | None = None  # the newest suspicion in the newest round
     note: Note | DrillBegan | DrillCalledOff | None = None  # the newest one of this epoch; it decides nothing
     progress: Progress = Progress()  # of the starts of this submission
@@ -96,7 +96,7 @@ class RunFields(NamedTuple):
     stopped_ranks: Mapping[str, tuple[int, ...]] = {}  # by node, that stand still by a signal in this round
     slow: Mapping[str, NodeSlow] = {}  # by node, in this round
     held_warning: WarningHeld | None = None  # the last one that came too early in this round
-    taken: frozenset[int] = frozenset()  # losses of nodes, by their record, that Slurm was told to take
+    taken: frozenset[int] = frozenset()  # losses of nodes, by their record, caused by a command to Slurm
     failed_leaving: tuple[FailedLeaving, ...] = ()  # workers that failed as this epoch was left
     notified: frozenset[tuple[RunEvent, int]] = frozenset()  # events that a message was sent about
 
@@ -359,7 +359,7 @@ def _explained(state: RunState, entry: DrainExplained) -> RunState:
         return state  # no signal asked for it
     if before is not None and (before.cause, before.detail) == (entry.cause, entry.detail):
         return state  # of a node that asked, too
-    if drain.cause in _OF_USERS:  # what Slurm wants besides leaves less time, and changes no wish
+    if drain.cause in _OF_USERS:  # a request of Slurm leaves less time, and changes no wish
         return state._replace(explained=entry)
     asked = drain.asked._replace(answer=entry.answer, said=entry.detail)
     return state._replace(explained=entry, drain=drain._replace(cause=entry.cause, asked=asked))
@@ -412,7 +412,7 @@ def _node_left(state: RunState, entry: NodeLeft) -> RunState:
     A round without a drain is over as well: its node left while the round was formed and has no
     workers, and the workers of the other nodes wait for it.
     """
-    if entry.epoch != state.epoch or _has_ended(state):
+    if entry.epoch != state.epoch or has_ended(state):
         return state
     state = state._replace(left=state.left.union({entry.node_id}))
     running = state.running
@@ -426,7 +426,7 @@ def _node_left(state: RunState, entry: NodeLeft) -> RunState:
 
 def _task_stopped(state: RunState, entry: TaskStopped) -> RunState:
     known = [(one.task, one.restart, one.how) for one in state.tasks_stopped]
-    if entry.epoch != state.epoch or _has_ended(state) or (entry.task, entry.restart, entry.how) in known:
+    if entry.epoch != state.epoch or has_ended(state) or (entry.task, entry.restart, entry.how) in known:
         return state
     return state._replace(tasks_stopped=(*state.tasks_stopped, entry))
 
@@ -438,12 +438,12 @@ def _drained(state: RunState, entry: Drained) -> RunState:
 
 
 def _ending(state: RunState, entry: RunEnded) -> RunState:
-    by_user = entry.decision in (Decision.STOPPED, Decision.CANCELLED)  # may end what is only held
+    by_user = entry.decision in (Decision.STOPPED, Decision.CANCELLED)  # may end a run that is only held
     is_open = state.ending is None or (state.ending.decision is Decision.HELD and by_user)
     return state._replace(ending=entry) if is_open and not _is_foreign(state, entry.epoch) else state
 
 
-def _has_ended(state: RunState) -> bool:
+def has_ended(state: RunState) -> bool:
     """Tell whether the run has ended for good; one that is held goes on when it is released."""
     return state.ending is not None and state.ending.decision is not Decision.HELD
 

@@ -52,7 +52,7 @@ class Notice(NamedTuple):
     until: float | None = None  # when workers are ended, monotonic [s]; None: by the agent's flags
     explains: bool = False  # it tells more about a drain under way, and asks for none
     early: EarlyNotice | None = None  # the warning that was asked about; nothing is asked for then
-    answer: Answer = Answer.CONFIRMS  # what it says of the signal, if it explains one
+    answer: Answer = Answer.CONFIRMS  # its words about the signal, if it explains one
 
 
 class Asker(NamedTuple):
@@ -60,7 +60,7 @@ class Asker(NamedTuple):
 
     signal: str = ""  # its name
     is_sent: bool = False  # a user has sent the signal: Slurm does nothing to the job itself
-    words: str = ""  # what else has asked
+    words: str = ""  # the other askers
 
     @property
     def text(self) -> str:

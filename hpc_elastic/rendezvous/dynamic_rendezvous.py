@@ -39,7 +39,7 @@ _DEFAULTS = {
     "close": timedelta(seconds=30),
     "heartbeat": timedelta(seconds=5),
 }
-_FRESH_S = 1.0  # the longest time for which a caller's monitor loop gets what was read before
+_FRESH_S = 1.0  # the longest time for which a caller's monitor loop gets the last reading
 _local_ids = itertools.count()
 
 __all__ = [

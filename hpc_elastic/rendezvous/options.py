@@ -15,7 +15,7 @@ OURS = (
     "node",
 )
 TORCHS = ("keep_alive_interval", "keep_alive_max_attempt")
-# what torch's launcher and its other backends take; there is nothing here that it could mean
+# options of torch's launcher and its other backends, without a meaning here
 WITHOUT_MEANING = (
     "heartbeat",
     "heartbeat_timeout",
@@ -25,7 +25,7 @@ WITHOUT_MEANING = (
     "is_host",
     "store_type",
 )
-# what only etcd's server, and who talks to it, has to know
+# options of etcd's server and its clients alone
 OF_ETCD = ("protocol", "etcd_prefix", "cert", "key", "cacert", "ssl_cert", "ssl_cert_key", "ca_cert")
 KNOWN = (*OURS, *TORCHS, *WITHOUT_MEANING)
 _LEASE_BEATS = 3  # a shorter lease gives healthy nodes up

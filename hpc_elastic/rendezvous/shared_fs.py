@@ -43,7 +43,7 @@ from hpc_elastic.store.watch import Watch
 from hpc_elastic.typed_json import read
 
 logger = logging.getLogger(__name__)
-_HOST_AND_PORT = re.compile(r"[^/]+:\d+")  # what other backends take; ./name:1 is a directory
+_HOST_AND_PORT = re.compile(r"[^/]+:\d+")  # the form that other backends take; ./name:1 is a directory
 _handlers = itertools.count()
 
 _T = TypeVar("_T")
@@ -167,7 +167,7 @@ class SharedFsHandler(RendezvousHandler):
             try:
                 info = self._rendezvous.next_rendezvous()
             except RendezvousTimeoutError:
-                self._rendezvous.shutdown()  # nobody counts on this node any more
+                self._rendezvous.shutdown()  # no other node counts on this one any more
                 raise
             formed = info.round
             if formed is None:

@@ -90,7 +90,7 @@ class SharedFsRendezvousBackend(RendezvousBackend):
             return False
         present = self._numbers()
         newest = max(present, default=number)
-        if newest >= number + KEPT_STATES:  # somebody had the number before, and it was taken away
+        if newest >= number + KEPT_STATES:  # another node had the number before, and it was removed
             self._store.unmark(self._directory, _file(number))
             return False
         for old in present:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from hpc_elastic.clock import SystemClock
 
-_MOMENT_S = 1.0  # a call that is under way may need what the thread that lets the timer go holds
+_MOMENT_S = 1.0  # a call under way may need a lock that the thread dropping the timer holds
 
 __all__ = [
     "_PeriodicTimer",

@@ -17,7 +17,7 @@ from hpc_elastic.store.plain_file import list_plain
 from hpc_elastic.typed_json import whole_number
 
 _ENDED = re.compile(r"^srun: error: (\S+): tasks? [\d,-]+: (.+)$", re.MULTILINE)
-_START_ENDS = "hpc_elastic finish: "  # what was said before it is of an earlier start
+_START_ENDS = "hpc_elastic finish: "  # lines before it are of an earlier start
 
 _MARKS = ("", " err")  # of the lines of a stream
 

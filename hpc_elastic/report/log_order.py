@@ -42,7 +42,7 @@ class Lengths:
             self._known[path] = _Length(0, 0.0)
             with suppress(OSError):
                 found = os.stat(path)
-                size = found.st_size if stat.S_ISREG(found.st_mode) else 1  # what is no log is opened
+                size = found.st_size if stat.S_ISREG(found.st_mode) else 1  # a file that is no log is opened
                 self._known[path] = _Length(size, found.st_mtime)
         return self._known[path]
 

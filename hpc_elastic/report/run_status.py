@@ -72,10 +72,10 @@ class RunView(NamedTuple):
     state: RunState
     submission: int  # of the newest submission; -1 if the run was never submitted
     job_id: str = ""
-    job: JobFacts | None = None  # None: nobody was asked or nobody answered
+    job: JobFacts | None = None  # None: not asked, or without an answer
     has_script: bool = True  # `submit` made it, so that a drained run is requeued
     silent_s: float | None = None  # for how long no agent has given a sign of life; None: one lives
-    handed_back: Requeued | None = None  # this start was, to Slurm; None: it was not, or nobody knows
+    handed_back: Requeued | None = None  # this start was, to Slurm; None: it was not, or that is unknown
     torchruns: tuple[Mark, ...] | None = None  # the nodes of a run whose agents are torchrun's; else None
     was_interrupted: bool = False  # its only submission was killed before its job was recorded
 

@@ -6,7 +6,6 @@ the clocks of two may differ by an hour.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -46,7 +45,7 @@ from hpc_elastic.record.journal import (
     WarningHeld,
 )
 from hpc_elastic.record.node_faults import slow_text
-from hpc_elastic.record.progress import BEGINNING
+from hpc_elastic.record.progress import BEGINNING, writer_node
 from hpc_elastic.record.state import NO_EPOCH, RunState, apply
 from hpc_elastic.record.why_left import EarlyNotice, asked_text, requeued_for, who_asked
 from hpc_elastic.report.causes_text import code_text, is_for_unfit, unfit_text, unsaved_text
@@ -126,12 +125,7 @@ def _span_s(record: Record, newest: Mapping[type, Record]) -> float | None:
     """Return how long the phase that a record ends has lasted [s]; None if another node began it."""
     known = [newest[kind] for kind in _BEGINNINGS.get(type(record.entry), ()) if kind in newest]
     began = max(known, key=lambda each: each.number, default=None)
-    return record.at - began.at if began is not None and _node(began) == _node(record) else None
-
-
-def _node(record: Record) -> str:
-    """Return the node of a writer, whose agents on it are numbered."""
-    return re.sub(r"\.\d+\Z", "", record.by)
+    return record.at - began.at if began is not None and writer_node(began) == writer_node(record) else None
 
 
 def _for(word: str, span_s: float | None) -> str:
@@ -338,7 +332,7 @@ def _drained(entry: Drained, before: RunState, span_s: float | None) -> str:
 
 
 def _requeued(entry: Requeued, before: RunState, _span_s: float | None) -> str:
-    is_told = entry.cause is Cause.LAUNCH_FAILURE and entry.detail  # what could not start, and how
+    is_told = entry.cause is Cause.LAUNCH_FAILURE and entry.detail  # the part that could not start, and how
     told = entry.detail if entry.failure is None else entry.failure.text
     why = told if is_told else requeued_for(before, entry).text
     return f"requeued ({why or why_text(entry.cause, before)})"

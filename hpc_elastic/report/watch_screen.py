@@ -25,7 +25,7 @@ class WatchedNode(NamedTuple):
     per_s: float | None = None  # steps per second; None: not known yet
     silent_s: float = 0.0  # since its name last changed, by the clock of the screen [s]
     is_slow: bool = False  # it is behind the others most of the time
-    is_well: bool = True  # it does what it should
+    is_well: bool = True  # it works as intended
 
     @property
     def step(self) -> int | None:

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import UnfitFileError
-from hpc_elastic.store.plain_file import MOST_BYTES, list_plain, read_plain
+from hpc_elastic.store.plain_file import MOST_BYTES, close_quietly, list_plain, read_plain
 
 PAUSES_S = (0.01, 0.03, 0.1, 0.3, 1.0)
 
@@ -94,21 +94,13 @@ def _write_private(path: str, data: bytes, *, durable: bool) -> None:
         if durable:
             os.fsync(fd)
     except BaseException:
-        _close_quietly(fd)
+        close_quietly(fd)
         raise
     try:
         os.close(fd)
     except OSError as error:  # network file systems tell here that a write failed
         if not durable and error.errno != errno.EINTR:
             raise
-
-
-def _close_quietly(fd: int) -> None:
-    """Close a descriptor through which nothing was written that is not yet known to be safe."""
-    try:
-        os.close(fd)
-    except OSError:
-        pass
 
 
 @contextmanager
@@ -119,7 +111,7 @@ def _directory_of(path: str) -> Iterator[int]:
     try:
         yield fd
     finally:
-        _close_quietly(fd)
+        close_quietly(fd)
 
 
 def _sync(fd: int) -> None:
@@ -207,7 +199,7 @@ def _links(path: str) -> int:
     try:
         return os.fstat(fd).st_nlink
     finally:
-        _close_quietly(fd)
+        close_quietly(fd)
 
 
 def is_listed(path: str) -> bool:
@@ -317,7 +309,7 @@ def touch_name(directory: str, name: str) -> None:
     path = os.path.join(directory, name)
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
     with named(path):
-        _close_quietly(retry(lambda: os.open(path, flags, _PRIVATE)))
+        close_quietly(retry(lambda: os.open(path, flags, _PRIVATE)))
 
 
 def rename_name(directory: str, old: str, new: str) -> None:

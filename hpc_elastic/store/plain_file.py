@@ -66,7 +66,7 @@ def read_plain(path: str, *, limit: int = MOST_BYTES, own: bool = True, alone: b
             raise _too_large(path, max(size, found.st_size), limit)
         return b"".join(chunks)
     finally:
-        _close(fd)
+        close_quietly(fd)
 
 
 def read_given(path: str, *, limit: int = MOST_BYTES) -> bytes:
@@ -134,7 +134,7 @@ def list_plain(directory: str, *, links: bool = False) -> list[str]:
         _require(directory, os.fstat(fd), stat.S_IFDIR, own=True)
         return os.listdir(fd)
     finally:
-        _close(fd)
+        close_quietly(fd)
 
 
 def owner_name(uid: int) -> str:
@@ -158,7 +158,7 @@ def _open(path: str, flags: int, *, own: bool, mode: int = 0o600) -> tuple[int, 
     except OSError as error:
         if error.errno != errno.ESTALE:
             raise
-    _close(os.open(os.path.dirname(path) or os.curdir, os.O_RDONLY | os.O_DIRECTORY | _FLAGS))
+    close_quietly(os.open(os.path.dirname(path) or os.curdir, os.O_RDONLY | os.O_DIRECTORY | _FLAGS))
     return _open_once(path, flags, own=own, mode=mode)
 
 
@@ -169,7 +169,7 @@ def _open_once(path: str, flags: int, *, own: bool, mode: int) -> tuple[int, os.
         found = os.fstat(fd)
         _require(path, found, stat.S_IFREG, own=own)
     except BaseException:
-        _close(fd)
+        close_quietly(fd)
         raise
     return fd, found
 
@@ -224,7 +224,8 @@ def _unfit(path: str, what: str, number: int) -> UnfitFileError:
     return UnfitFileError(path, what, errno=number, fix=fix)
 
 
-def _close(fd: int) -> None:
+def close_quietly(fd: int) -> None:
+    """Close a descriptor through which nothing was written that is not yet known to be safe."""
     try:
         os.close(fd)
     except OSError:

@@ -442,7 +442,7 @@ class RequestPipe:
         try:
             os.eventfd_read(self._wake_fd)
         except BlockingIOError:
-            pass  # nobody called
+            pass  # not called
         *lines, self._rest = (self._rest + self._read()).split(b"\n")
         if len(self._rest) > select.PIPE_BUF:
             logger.error("Unfinished request of %d bytes is left out", len(self._rest))

@@ -84,7 +84,7 @@ class MultiprocessingRequestQueue(RequestQueue):
                 requests.append(self._mp_queue.get(block=True, timeout=wait_s))
             except Empty:
                 break
-            wait_s = max(0.0, deadline - clock.monotonic())  # when time is over: what is there
+            wait_s = max(0.0, deadline - clock.monotonic())  # when time is over: the requests so far
         return requests
 
 
@@ -145,6 +145,6 @@ class LocalTimerServer(TimerServer):
 
     def _wake(self) -> None:
         try:
-            self._mp_queue.put(TimerRequest(_NOBODY, "", -1), block=False)  # takes nobody's timer away
+            self._mp_queue.put(TimerRequest(_NOBODY, "", -1), block=False)  # takes no timer away
         except (Full, ValueError, OSError):
             pass  # full: it wakes by itself; closed: it has ended

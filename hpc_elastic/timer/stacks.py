@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from hpc_elastic.clock import Clock
 
-DUMP_SIGNAL = signal.SIGRTMIN + 8  # nobody's: the C library uses the first two or three
+DUMP_SIGNAL = signal.SIGRTMIN + 8  # free: the C library uses the first two or three
 _WAIT_S = 1.0  # for a worker that cannot take a signal, e.g. in a system call that does not return
 _POLL_S = 0.01
 _WRITE_S = 0.1  # from taking the signal to the last line of the stacks

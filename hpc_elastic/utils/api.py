@@ -16,7 +16,7 @@ def get_env_variable_or_raise(env_name: str) -> str:
     Raises:
         ValueError: it is not set.
     """
-    value = os.environ.get(env_name)  # noqa: TID251 - that is what it is for
+    value = os.environ.get(env_name)  # noqa: TID251 - its purpose
     if value is None:
         raise ValueError(f"Environment variable {env_name} expected, but not set")
     return value

@@ -43,7 +43,7 @@ _TICKED_AT, _COMPUTED = (
     269,
     270,
 )  # when the worker ticked last, its time in `COMPUTE` [ns]; 0 first
-_WORD, _WORD_TEXT, _WORD_END = 272, 273, 337  # what the worker says of its node or the run, and why; 0 first
+_WORD, _WORD_TEXT, _WORD_END = 272, 273, 337  # the worker's word about its node or the run, and why; 0 first
 _WORD_BYTES = 8 * (_WORD_END - _WORD_TEXT)
 BAD_NODE, GIVE_UP = 1, 2  # numbers of a word; 0: none
 _NS = 1_000_000_000
@@ -313,7 +313,7 @@ class Channel:
         self._slots[_SECTION_DEPTH] = depth
         self._slots[_SECTION_COUNT] += 1
 
-    # how long there is, and what must not be cut short
+    # the time left, and the section that must not be cut short
 
     @property
     def until(self) -> float | None:

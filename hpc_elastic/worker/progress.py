@@ -28,7 +28,7 @@ _WHERE = "hpc_elastic.worker"
 _FIRST_POLL_S = 0.001
 _LONGEST_POLL_S = 0.010
 _FOR_EVER_S = 1e9
-_SAVES_PER_SWEEP = 16  # of marks that nobody needs any more
+_SAVES_PER_SWEEP = 16  # of marks that are not needed any more
 _TELL_AFTER = 3  # questions without a step
 
 
@@ -57,9 +57,9 @@ class WorkerProgress:
         self._own: Checkpoint | None = None
         self._saves = 0  # by this process
         self._critical = CriticalDepth(channel, self._clock)
-        self._ticked: tuple[int, float] | None = None  # the last step that was told, and when [s]
+        self._ticked: tuple[int, float] | None = None  # the last reported step, and when [s]
         self._stopping_at: float | None = None  # when should_stop() first answered yes [s]
-        self._asked = 0  # how often should_stop() was asked before any step was told
+        self._asked = 0  # how often should_stop() was called before any step was reported
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> WorkerProgress:
@@ -278,7 +278,7 @@ def _is_absent(path: str) -> bool:
     if os.path.exists(path):
         return False
     try:
-        os.listdir(os.path.dirname(path))  # has a network file system forget what it knew of the name
+        os.listdir(os.path.dirname(path))  # has a network file system drop its cache of the name
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return True

@@ -197,7 +197,7 @@ def _decorate(fn: Callable[_P, _R], error_handler: ErrorHandler | None) -> Calla
         try:
             found = fn(*args, **kwargs)
             _tell(handler, "record_success")
-            return found  # noqa: TRY300 - what tells of it is a part of the call
+            return found  # noqa: TRY300 - its report is a part of the call
         except SystemExit as error:
             if error.code == 0:
                 _tell(handler, "record_success")

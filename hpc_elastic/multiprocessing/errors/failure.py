@@ -15,7 +15,7 @@ from hpc_elastic.store.plain_file import open_plain
 from hpc_elastic.typed_json import parse
 
 _MAX_READ: Final = 16 << 20
-_FAR_FUTURE_S: Final = 1e11  # what is later is no time in seconds
+_FAR_FUTURE_S: Final = 1e11  # a later value is no time in seconds
 
 NOT_AVAILABLE: Final = "<N/A>"
 """Stands for an error file that does not exist, and for the signal of who exited."""

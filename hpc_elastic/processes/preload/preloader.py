@@ -239,7 +239,7 @@ class Preloader:
             if pid is None:
                 os.close(started)
                 return None
-            os.write(go, b"g")  # the worker waits for it: who is given up never runs
+            os.write(go, b"g")  # the worker waits for it: one that is given up never runs
             return ChildProcess(spec, pid, started)
         finally:
             for fd in (*stdio, starting, waiting, go):

@@ -25,7 +25,7 @@ from hpc_elastic.processes.process import TELLING
 _MOST_PRINTED: Final = 1 << 20
 _FDS: Final = 253  # the most that the kernel passes at once
 _OWN_FDS: Final = 5  # of a worker: three streams, two pipes
-_OF_ALL: Final = frozenset(  # what looks at all variables
+_OF_ALL: Final = frozenset(  # modules that look at all variables
     (ItemsView.__iter__.__code__, ValuesView.__iter__.__code__, type(os.environ).copy.__code__)
 )
 _OURS: Final = "hpc_elastic"

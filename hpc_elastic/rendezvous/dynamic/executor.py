@@ -21,8 +21,8 @@ from hpc_elastic.rendezvous.dynamic.rules import NodeAction, Operation, Pulse, Q
 from hpc_elastic.rendezvous.dynamic.state import DynamicState, NodeDesc, encode, names, parse
 
 _EXECUTOR = "dynamic_rendezvous.py:_DistributedRendezvousOpExecutor"  # so are torch's events named
-# what torch calls the place where a node takes a step, and what it says of it
-_WHOLE = (  # what torch says of these is a sentence of its own
+# torch's name for the place where a node takes a step, and its message there
+_WHOLE = (  # torch's messages about these are sentences of their own
     NodeAction.KEEP_ALIVE,
     NodeAction.MARK_RENDEZVOUS_COMPLETE,
     NodeAction.MARK_RENDEZVOUS_CLOSED,

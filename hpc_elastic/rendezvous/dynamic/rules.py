@@ -60,7 +60,7 @@ class StateView(NamedTuple):
     now: float
     beat_at: float  # when this node's counter was advanced last
     quorum: Quorum | None = None
-    port: int = 0  # what this node brings as a participant
+    port: int = 0  # the facts of this node as a participant
     leaving: bool = False  # it goes for good, not to join again
 
 
@@ -169,7 +169,7 @@ def quorum_of(state: DynamicState, limits: TimeLimits, known: Quorum | None, now
     return known if known is not None and known.round == state.round else Quorum(state.round, now)
 
 
-# what an action changes
+# the changes of an action
 
 
 def apply(action: NodeAction, view: StateView) -> DynamicState:
@@ -263,7 +263,7 @@ def without(state: DynamicState, gone: Collection[NodeDesc], *, went: bool = Fal
     )
 
 
-# who lives
+# the nodes that live
 
 
 class Pulse(NamedTuple):
@@ -293,7 +293,7 @@ def dead(pulses: Mapping[NodeDesc, Pulse], me: NodeDesc, now: float, lease: floa
     return frozenset(node for node, pulse in pulses.items() if node != me and now - pulse.changed_at >= lease)
 
 
-# what the handler tells
+# the facts from the handler
 
 
 def nodes_waiting(state: DynamicState, me: NodeDesc, joined: int | None) -> int:

@@ -29,8 +29,8 @@ class _Budget(NamedTuple):
     name: str
     limit: int
     used: int
-    what: str  # what it counts, one of them
-    then: str  # what becomes of the run with one more
+    what: str  # the counted thing, in the singular
+    then: str  # the fate of the run with one more
 
 
 def budget_warnings(

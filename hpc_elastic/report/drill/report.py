@@ -34,9 +34,9 @@ from hpc_elastic.slurm.client.deadlines import Site, margin_s, stop_s
 from hpc_elastic.text import count_text
 
 _KILLED = (-9, 137)  # how a worker ends that is killed; 137 if a shell tells of it
-_SAVED, _STOPPED = "saved", "stopped"  # phases; without an agreed step nobody knows which save was the last
+_SAVED, _STOPPED = "saved", "stopped"  # phases; without an agreed step the last save is unknown
 
-MEANWHILE = "not the drill"  # name of what something else has done
+MEANWHILE = "not the drill"  # name of an act of something else
 _NOTABLE = (RoundEnded, DrainRequested, DrainExplained, NodeLeft, TaskStopped, EpochStarted, SizeWanted)
 
 
@@ -161,7 +161,7 @@ def _phases(
     agreed = _first(since, StopAgreed)
     if agreed is not None and isinstance(agreed.entry, StopAgreed):
         at = agreed.entry.step
-        step = at if at >= 0 else step  # without ticks nobody knows a step
+        step = at if at >= 0 else step  # without ticks no step is known
         add("workers told", agreed, stop_text(agreed.entry))
         durable = next((mark for mark in saved if mark.step >= at and mark.at >= blow.at), None)
         if durable is not None:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from hpc_elastic.slurm.job.shell_text import DOCUMENT, code_of
 from hpc_elastic.slurm.lint.commands import ScriptCommand, commands_of
-from hpc_elastic.slurm.lint.file_kind import BOM
-from hpc_elastic.slurm.lint.pitfalls import LintFinding, Pitfall
+from hpc_elastic.slurm.lint.pitfalls import BOM, LintFinding, Pitfall
 
 _OPTION = re.compile(r"#SBATCH\s+(.*)")
 _TORCHRUN = re.compile(r"(?<![\w./-])torchrun(?![\w-])|torch\.distributed\.(?:run|launch)(?!\w)")

@@ -29,13 +29,13 @@ from hpc_elastic.slurm.run_jobs.job_start import Say
 from hpc_elastic.slurm.run_jobs.run_files import stored_spec
 from hpc_elastic.store.node_events import Fault, NodeEvent
 from hpc_elastic.store.node_ledger import foreign_folder, place_for, read_ledger, remember
+from hpc_elastic.text import MOST_NAMES, few_text
 from hpc_elastic.typed_json import whole_number
 
 if TYPE_CHECKING:
     from hpc_elastic.slurm.submit.request import SubmitRequest  # loads the job spec
 
 _HARD = (Fault.UNFIT, Fault.NODE_LOSS, Fault.ABSENT, Fault.WEDGE)  # within a run one of these is enough
-_MOST_NAMES = 8
 NOT_LOOKED_AFTER = "bad nodes are not looked after"
 _NOTHING = ("", "(null)")
 
@@ -199,7 +199,9 @@ def choose(bad: list[str], partition: str | None, need: WantedNodes, slurm: Slur
     try:
         nodes = slurm.nodes(partition)
     except HpcElasticError as error:
-        say(f"bad nodes ({_names(bad)}) are not left out, sinfo does not tell the others: {one_line(error)}")
+        say(
+            f"bad nodes ({few_text(bad)}) are not left out, sinfo does not tell the others: {one_line(error)}"
+        )
         return Exclusion()
     return ledger_rules.exclude(bad, nodes, need)
 
@@ -208,18 +210,13 @@ def told(chosen: Exclusion, why: Mapping[str, str], more: str) -> tuple[str, ...
     """Return lines that say which nodes are left out and why, and which ones cannot be."""
     lines = []
     if chosen.nodes:
-        reasons = "; ".join(f"{host} ({why[host]})" for host in chosen.nodes[:_MOST_NAMES])
-        others = len(chosen.nodes) - _MOST_NAMES
+        reasons = "; ".join(f"{host} ({why[host]})" for host in chosen.nodes[:MOST_NAMES])
+        others = len(chosen.nodes) - MOST_NAMES
         lines.append(f"left out: {reasons}{f' and {others} more' if others > 0 else ''}; {more}")
     if chosen.kept:
         few = f"suspect, but too few nodes would be left without them ({chosen.left})"
-        lines.append(f"{few}: {_names(chosen.kept)}")
+        lines.append(f"{few}: {few_text(chosen.kept)}")
     return tuple(lines)
-
-
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def hosts(text: str | None) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from hpc_elastic.record.journal import (
     Then,
 )
 from hpc_elastic.record.run_log import open_log
-from hpc_elastic.record.state import RunState
+from hpc_elastic.record.state import RunState, has_ended
 from hpc_elastic.record.why_left import USERS_WISH, drain_cause
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.job_standing import JobFacts
@@ -60,7 +60,7 @@ def stop_step(state: RunState, submission: int, job: JobFacts | None, *, is_sile
         is_silent: its agents have given no sign of life for long.
     """
     is_current = state.epoch.submission >= submission
-    if is_current and is_over(state):
+    if is_current and has_ended(state):
         return StopStep.ENDED
     if not is_current or state.ending is not None or is_silent or _has_no_agents(state, job):
         return StopStep.END
@@ -71,11 +71,6 @@ def stop_step(state: RunState, submission: int, job: JobFacts | None, *, is_sile
     if state.leaving:
         return StopStep.WAIT
     return StopStep.ASK if state.running is not None else StopStep.END
-
-
-def is_over(state: RunState) -> bool:
-    """Tell whether a run has ended for good; one that is held waits for its user."""
-    return state.ending is not None and state.ending.decision is not Decision.HELD
 
 
 def _has_no_agents(state: RunState, job: JobFacts | None) -> bool:
@@ -186,7 +181,7 @@ class EndRun:
         self._refuse_unstarted()
         self._find_job()
         state = self._log.refresh()
-        if state.epoch.submission >= self._run.submission and state.ending is not None and is_over(state):
+        if state.epoch.submission >= self._run.submission and state.ending is not None and has_ended(state):
             job = ask_job(self._run, self._slurm).job
             if self._run.is_local or job is None or not job.state.is_active:
                 raise self._has_ended()

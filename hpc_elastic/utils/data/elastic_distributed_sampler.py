@@ -68,7 +68,7 @@ def _known(given: int | None, name: str, of_group: str, variable: str) -> int:
     """Return a number that is given, or that of the process group, or of the environment."""
     if given is not None:
         return given
-    distributed = sys.modules.get("torch.distributed")  # who has a process group has imported it
+    distributed = sys.modules.get("torch.distributed")  # a program with a process group has imported it
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(getattr(distributed, of_group)())
     value = os.environ.get(variable, "")  # noqa: TID251 - here a process learns its place

@@ -14,8 +14,7 @@ from hpc_elastic.cli.run_argument import AsJson
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.errors import InputError
 from hpc_elastic.slurm.job.job_file import build_spec, read_job_file
-from hpc_elastic.slurm.lint.file_kind import BOM, FileKind, kind_of
-from hpc_elastic.slurm.lint.pitfalls import RULES, LintFinding, Pitfall
+from hpc_elastic.slurm.lint.pitfalls import BOM, RULES, FileKind, LintFinding, Pitfall, kind_of
 from hpc_elastic.slurm.lint.script import fixed, script_findings
 from hpc_elastic.slurm.lint.training import python_syntax, training_findings
 from hpc_elastic.store.plain_file import read_given
