@@ -11,12 +11,14 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, TakenOverError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.ids import Env
+from hpc_elastic.meet.liveness import is_alive
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision, RunEnded
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.store.shared_dir import SharedDirStore
 
 if TYPE_CHECKING:
+    from hpc_elastic.meet.shared_run import SharedRun
     from hpc_elastic.node.outcome import Outcome
     from hpc_elastic.record.array_task import TaskStart
     from hpc_elastic.start.meeting import OpenAgent
@@ -52,10 +54,13 @@ def record_takeover(opened: OpenAgent, outcome: Outcome) -> None:
 
 def _finish_job(paths: RunPaths, opened: OpenAgent, *, is_told_to_leave: bool) -> None:
     """Finish a job; the first survivor does it, the next ones only if nothing comes of that for a while."""
-    place, state = opened.run.place_among_survivors(), opened.run.state
+    place, state = place_before_a_round(opened.run), opened.run.state
+    is_lost = place is not None
+    if place is None:
+        place = opened.run.place_among_survivors()
+        is_lost = state.batch_host in state.lost and state.batch_host not in state.unfit
     if place is None:
         return
-    is_lost = state.batch_host in state.lost and state.batch_host not in state.unfit
     told = state.explained  # an agent without workers leaves before it has heard why it is to: it asks
     is_asking = is_told_to_leave and place < _ASKING
     is_killed = told.is_end_of_script if told else is_asking and _is_killed(paths)
@@ -69,6 +74,27 @@ def _finish_job(paths: RunPaths, opened: OpenAgent, *, is_told_to_leave: bool) -
         opened.log.say("the batch host is lost: the job is requeued from here as soon as Slurm has noticed")
     _ignore_signals()
     requeue_in_its_place(paths, os.environ, place, SystemClock(), opened.log.say)
+
+
+def place_before_a_round(run: SharedRun) -> int | None:
+    """Return this node's place where its start has formed no round and the batch host is silent.
+
+    A batch host that is lost before its first round is no member of one, so no record says that it is lost.
+
+    Args:
+        run: the run, as the agent of this node sees it.
+    """
+    state, facts, formed = run.state, run.facts, run.state.round
+    if not facts.batch_host or facts.batch_host == run.node or run.blind_since is not None:
+        return None
+    if state.epoch != run.membership.epoch or (formed is not None and formed.epoch == state.epoch):
+        return None
+    now, lease = run.now(), run.settings.lease
+    seen = (entry for entry in run.membership.roster.values() if entry.name.node == facts.batch_host)
+    if any(is_alive(entry, now, lease) for entry in seen):
+        return None
+    others = [node for node in facts.expected if node != facts.batch_host]
+    return others.index(run.node) if run.node in others else None
 
 
 def _finish_task(paths: RunPaths, task: TaskStart, opened: OpenAgent) -> None:

@@ -27,6 +27,7 @@ def node_maker(memory_store: MemoryStore, clock: FakeClock) -> MakeNode:
         *,
         epoch: Epoch = E0,
         expected: tuple[str, ...] = (),
+        batch_host: str = "",
         settings: MeetingSettings = SETTINGS,
         store: Store = memory_store,
         wait: Callable[[float], None] = clock.advance,
@@ -37,7 +38,7 @@ def node_maker(memory_store: MemoryStore, clock: FakeClock) -> MakeNode:
         around = Around(
             clock, lambda: MarkedCheckpoint(120, "/c"), open_store=lambda number: f"store of {number}"
         )
-        told = RunFacts("run-1", "17", expected)
+        told = RunFacts("run-1", "17", expected, batch_host)
         run = SharedRun(RunLog(store, clock, name), membership, told, settings, around)
         return SharedFsRendezvous(run, Waiting(wait, lambda: 20_000, interrupted))
 

@@ -60,9 +60,9 @@ def begin(cluster: Cluster, tmp_path: Path, tell: Tell) -> Iterator[Callable[...
     runs: list[tuple[Run, str]] = []
     began = SystemClock().monotonic()
 
-    def start(nodes: str, mode: str = "step") -> Run:
+    def start(nodes: str, mode: str = "step", *more: str) -> Run:
         size = int(nodes.rpartition(":")[2])
-        run = submit(cluster, flags(mode, nodes, *LOW), plain(cluster, *SLOW, steps=STEPS))
+        run = submit(cluster, flags(mode, nodes, *LOW, *more), plain(cluster, *SLOW, steps=STEPS))
         runs.append((run, mode))
         run.wait_checkpoint(20)
         wait_size(run, size)
@@ -132,8 +132,8 @@ def test_all_nodes_of_a_job(cluster: Cluster, begin: Callable[..., Run]) -> None
 
 
 def test_the_next_batch_host_as_the_next_start_begins(cluster: Cluster, begin: Callable[..., Run]) -> None:
-    """A start that has hardly begun loses its batch host as the one before did."""
-    run = begin("2")
+    """A start that has formed no round loses its batch host as the one before did; who waits requeues it."""
+    run = begin("2", "step", "--join-timeout", "30")
     cluster.crash(hosts(run)[0])
     requeued(run)
     cluster.wait_for(lambda: run.job().get("JobState") == "RUNNING", 90, "the next start")

@@ -1,0 +1,45 @@
+"""Agents in the place of a batch script whose node is gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.meet.shared_fs import SharedFsRendezvous, TooFewError
+from hpc_elastic.start.without_script import place_before_a_round
+from hpc_elastic.store.memory import MemoryStore
+from hpc_elastic.testing.clock import FakeClock
+from tests.meet.one_node import SETTINGS, MakeNode, node_maker
+
+JOB = ("n1", "n2", "n3")
+ALL_OF_THEM = SETTINGS._replace(min_nodes=3)
+
+
+@pytest.fixture
+def node(memory_store: MemoryStore, clock: FakeClock) -> MakeNode:
+    """Return a function that makes the rendezvous of a node."""
+    return node_maker(memory_store, clock)
+
+
+def _wait_in_vain(handler: SharedFsRendezvous) -> None:
+    with pytest.raises(TooFewError):
+        handler.next_rendezvous()
+
+
+def test_a_batch_host_that_never_came_has_successors(node: MakeNode, clock: FakeClock) -> None:
+    """They are counted without it; while its own agent beats, or a round has been formed, there is none."""
+    first, second, third = (node(name, expected=JOB, batch_host="n1", settings=ALL_OF_THEM) for name in JOB)
+    second._enter()
+    _wait_in_vain(third)
+    second.run.refresh()
+    assert [0, 1] == [place_before_a_round(one.run) for one in (second, third)]
+    first._enter()
+    third._look_again()
+    assert None is place_before_a_round(third.run)
+    assert None is place_before_a_round(first.run)
+
+
+def test_a_round_without_the_batch_host_has_none(node: MakeNode) -> None:
+    """The loss of a member is recorded, and that decides."""
+    alone = node("n2", expected=JOB, batch_host="n1")
+    assert 1 == alone.next_rendezvous().world_size
+    assert None is place_before_a_round(alone.run)
