@@ -55,29 +55,26 @@ def _expediting_site(cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.fixture
-def begin(cluster: Cluster, tmp_path: Path, tell: Tell) -> Iterator[Callable[..., Run]]:
+def begin(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Run]]:
     """Return a function that submits a training and waits until it works; at the end it has to be whole."""
-    runs: list[tuple[Run, str]] = []
-    began = SystemClock().monotonic()
+    runs: list[Run] = []
 
     def start(nodes: str, mode: str = "step", *more: str) -> Run:
         size = int(nodes.rpartition(":")[2])
         run = submit(cluster, flags(mode, nodes, *LOW, *more), plain(cluster, *SLOW, steps=STEPS))
-        runs.append((run, mode))
+        runs.append(run)
         run.wait_checkpoint(20)
         wait_size(run, size)
         cluster.save_controller_state()
         return run
 
     yield start
-    for run, mode in runs:
+    for run in runs:
         ending = run.wait_ending(240).ending
         assert ending is not None
         assert Decision.DONE is ending.decision, run.log()
         run.wait_gone(90)
         assert uninterrupted(tmp_path, STEPS) == run.result()
-        took_s = SystemClock().monotonic() - began
-        tell(mode, "-", f"done, {run.state().requeues} requeues, {took_s:.0f} s")
 
 
 def hosts(run: Run) -> list[str]:
@@ -212,14 +209,19 @@ def test_a_final_failure_without_slurmctld(cluster: Cluster, tell: Tell) -> None
 
 
 def test_a_final_failure_and_the_batch_host(cluster: Cluster, tell: Tell) -> None:
-    """Nothing of it is held, or runs for ever: the next start, if there is one, fails as well."""
+    """The run has failed; no process is left that could end the job, so its user does."""
     run = submit(cluster, (*flags("step", "2", *LOW), *PERMANENT), [PYTHON, "-c", FAILS_WHEN_TOLD])
     wait_size(run, 2)
     host = hosts(run)[0]
     (run.directory / "fail").touch()
     cluster.crash(host)
-    _failed_for_good(run)
-    tell("step", "in the same second", f"failed, not held, {run.state().requeues} requeues")
+    ending = run.wait_ending(240).ending
+    assert ending is not None
+    assert Decision.FAILED is ending.decision, run.log()
+    state = run.job()["JobState"]
+    run.command("cancel", str(run.directory))
+    run.wait_gone(90)
+    tell("step", "in the same second", f"failed; the job is {state} until its user cancels it")
 
 
 def _failed_for_good(run: Run) -> None:
