@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from chaos_lib.faults import FAULTS, NEEDS_A_DISK, STALLS, NoTargetError, Scene
@@ -31,6 +33,22 @@ class Mend(NamedTuple):
     fault: str
     do: Callable[[], object]
     began: float  # when it broke [s since the epoch]
+
+
+def killed_by_slurm(job_id: str, batch_log: str, controller_log: str) -> bool:
+    """Tell whether Slurm has left no process of a job that could do anything.
+
+    srun aborts its step, and kills the agents, when a node is back that does not know the step any more.
+    Slurm kills the batch script of a node that is alive but has answered too late: the machine is busy.
+
+    Args:
+        job_id: of the job.
+        batch_log: of the job.
+        controller_log: of slurmctld.
+    """
+    is_aborted = "srun: Job step aborted" in batch_log
+    kill = rf"Killing JobId={job_id}\b.* StepId=(\S*\.)?batch due to failed node"
+    return is_aborted and re.search(kill, controller_log) is not None
 
 
 class Course:
@@ -98,7 +116,7 @@ class Course:
         job = {} if "array" in training.shape.flags else training.job()
         if job.get("JobState") not in OVER or training.state().ending is not None:
             return []
-        if not self._killed_to_the_last():
+        if not self._killed_to_the_last() and not self._killed_by_slurm(job):
             return [f"the job is over, the run is not: {job}"]
         try:
             training.go_on()
@@ -143,6 +161,13 @@ class Course:
         at = {kind: [strike.at for strike in self.strikes if strike.fault == kind] for kind in TO_THE_LAST}
         batches, sruns = (at[kind] for kind in TO_THE_LAST)
         return any(abs(batch - srun) < TO_THE_LAST_S for batch in batches for srun in sruns)
+
+    def _killed_by_slurm(self, job: Mapping[str, str]) -> bool:
+        """Tell whether Slurm itself has killed srun's step and the batch script, see `killed_by_slurm`."""
+        cluster = self._scene.cluster
+        logs = job.get("StdOut", ""), str(cluster.directory / "log" / "slurmctld.log")
+        batch_log, controller_log = (Path(log).read_text(errors="replace") for log in logs)
+        return killed_by_slurm(job["JobId"], batch_log, controller_log)
 
     def _note_progress(self, state: RunState, now: float) -> bool:
         """Note whether anything is new; tells whether the run is well: it has saved in its newest round."""

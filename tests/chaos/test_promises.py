@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from chaos_lib import promises
+from chaos_lib.course import killed_by_slurm
 from chaos_lib.one_run import draw_shape
 from chaos_lib.recovery import Strike, effects
 from chaos_lib.summary import table
@@ -182,3 +183,13 @@ def test_the_same_seed_gives_the_same_runs() -> None:
 def test_the_table_has_a_line_per_fault() -> None:
     """The summary is a Markdown table."""
     assert table([]).count("\n") == 1
+
+
+def test_what_slurm_itself_has_killed_to_the_last_is_told_apart() -> None:
+    """The step was aborted by srun, and the script's node taken for lost; one of both leaves a process."""
+    aborted = "srun: Job step aborted: Waiting up to 7 seconds for job step to finish."
+    killed = "[2026-11-26T20:27:55.000] Killing JobId=1069 StepId=batch due to failed node node2"
+    assert killed_by_slurm("1069", aborted, killed)
+    assert not killed_by_slurm("106", aborted, killed)
+    assert not killed_by_slurm("1069", "", killed)
+    assert not killed_by_slurm("1069", aborted, killed.replace("batch", "0"))
