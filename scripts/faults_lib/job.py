@@ -78,10 +78,10 @@ class Job:
         number = len(list(cluster.shared.glob("job-*")))
         self.directory = cluster.shared / f"job-{number:03d}"
         self.directory.mkdir()
-        self.directory.chmod(0o777)
+        self.directory.chmod(0o1777)
         self._stamps = self.directory / "stamps"
         self._stamps.mkdir()
-        self._stamps.chmod(0o777)
+        self._stamps.chmod(0o1777)
         self.paths = RunPaths(self.directory / "run")
         self.job_id = ""
 
