@@ -227,7 +227,7 @@ class SharedFsRendezvous(RendezvousHandler):
 
     def _view(self, state: RunState) -> rules.Joining:
         member, expected = self.run.membership, self.run.facts.expected
-        first = not expected or self.run.node in expected[: rules.ANNOUNCERS]
+        first = rules.announces_at_once(self.run.node, expected, self.run.settings)
         view = rules.Joining(
             state, member.roster, member.node_id, member.epoch, self.run.settings, first, self._looked_at
         )

@@ -18,6 +18,7 @@ from hpc_elastic.meet.rules import (
     TooFew,
     Wait,
     Waited,
+    announces_at_once,
     join,
     wait_on,
 )
@@ -74,6 +75,14 @@ def test_a_start_is_announced_by_others_a_while_later() -> None:
     view = joining(RunState(), {})._replace(announces=False)
     assert Wait(0, ()) == step(view, T0 + 0.9)
     assert Announce() == step(view, T0 + 1.0)
+
+
+def test_few_nodes_announce_a_start() -> None:
+    """The first ones, or a handful where the names are not known; of few nodes all, since any may be late."""
+    names, all_of = tuple(f"node{number:04d}" for number in range(1024)), SETTINGS._replace(min_nodes=1024)
+    assert names[:3] == tuple(name for name in names if announces_at_once(name, names, all_of))
+    assert 3 <= sum(announces_at_once(name, (), all_of) for name in names) <= 16
+    assert all(announces_at_once(name, (), SETTINGS._replace(min_nodes=15)) for name in names)
 
 
 def test_the_last_call_is_of_a_time_since_there_are_enough() -> None:
