@@ -83,6 +83,7 @@ class RunPaths:
         self.preload = at("preload.json")  # the modules that workers have imported
         self.paces = at("paces")  # the time of a step on each node, in the names of empty files
         self.account = at("account")  # how far the workers of each round were: one file per node
+        self.gpus = at("gpus")  # the use of GPUs, where it is sampled: one small file per node
 
     def __repr__(self) -> str:
         return f"RunPaths({self.root!r})"

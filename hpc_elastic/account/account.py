@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from hpc_elastic.account.gpus import NodeGpus
 from hpc_elastic.account.spans import Bucket, Crew, History, Series, Span, StartFacts, Stop, series_of
 from hpc_elastic.account.use import RunUse, use_of
 from hpc_elastic.record.journal import Cause
@@ -59,6 +60,7 @@ class Account(NamedTuple):
     causes: tuple[CauseCost, ...]  # the one that cost most first
     series: Series
     use: RunUse | None = None  # of the nodes; None: not known
+    gpus: tuple[NodeGpus, ...] = ()  # of the nodes that sample them
 
     @property
     def at_most(self) -> float:
@@ -85,6 +87,7 @@ def account_of(history: History) -> Account:
         _causes(stops, _working_s(seconds)),
         series,
         use_of(history.facts),
+        tuple(history.gpus),
     )
 
 

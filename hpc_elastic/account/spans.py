@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from hpc_elastic.account.facts import Doing, WorkFact, of_one_writer
+from hpc_elastic.account.gpus import NodeGpus
 from hpc_elastic.account.one_clock import Stamp, one_clock
 from hpc_elastic.record.journal import (
     Cause,
@@ -72,6 +73,7 @@ class History(NamedTuple):
     submissions: Sequence[SubmitTime] = ()
     newest_saved: int | None = None  # newest durable step there is now
     now: float | None = None  # of a run that goes on [s since the epoch]; None: the last event ends it
+    gpus: Sequence[NodeGpus] = ()  # the use of the GPUs of the nodes that sample them
 
 
 class Crew(NamedTuple):

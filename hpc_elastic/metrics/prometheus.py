@@ -1,6 +1,7 @@
 """Metrics for Prometheus, by the package prometheus-client (extra ``metrics``).
 
-A metric becomes ``<prefix>_<name>`` with the label ``group``. A count of `prof` (``.success`` or
+A metric becomes ``<prefix>_<name>`` with the label ``group``. ``gpu.<number>.<name>`` becomes
+``<prefix>_gpu_<name>`` with the label ``gpu``, too. A count of `prof` (``.success`` or
 ``.failure``) becomes a counter; every other metric is a gauge that shows the last value.
 """
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_:]")
+_OF_A_GPU = re.compile(r"gpu\.([^.]+)\.(\w+)")
 _COUNTED = ("_success", "_failure")
 
 
@@ -69,9 +71,12 @@ class PrometheusMetrics:
 
     def take(self, metric_data: MetricData) -> None:
         """Take one value."""
-        name = _NOT_IN_A_NAME.sub("_", f"{self._prefix}_{metric_data.name}")
-        about = (name, metric_data.name, tuple(self._labels))
         labels = {**self._labels, "group": str(metric_data.group_name)}
+        own, of_a_gpu = metric_data.name, _OF_A_GPU.fullmatch(metric_data.name)
+        if of_a_gpu is not None:
+            labels["gpu"], own = of_a_gpu[1], f"gpu.{of_a_gpu[2]}"
+        name = _NOT_IN_A_NAME.sub("_", f"{self._prefix}_{own}")
+        about = (name, own, tuple(labels))
         if name.endswith(_COUNTED):
             if name not in self._counters:
                 self._counters[name] = self._client.Counter(*about, registry=self.registry)

@@ -400,7 +400,7 @@ class ProcessGroup(PContext):
 def _others(settings: StartSettings) -> tuple[Collection[int], ...]:
     """Return the children of this process that are no workers, as sets that may change."""
     guard, preloader = settings.guard, settings.preloader
-    guards = () if guard is None else ((guard.pid,),)
+    guards = (settings.beside,) if guard is None else ((guard.pid,), settings.beside)
     return guards if preloader is None else (*guards, preloader.pids)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
 
@@ -71,6 +71,7 @@ class StartSettings(NamedTuple):
             death signals become `SignalException` and a thread copies the logs.
         trap: where the caller turns death signals into `SignalException` already, its trap for them.
         preloader: forks programs that Python runs; None starts each by itself.
+        beside: other children of this process that are no workers; they may change.
     """
 
     ignore_signals: tuple[int, ...] = ()
@@ -83,6 +84,7 @@ class StartSettings(NamedTuple):
     is_driven: bool = True
     trap: SignalTrap | None = None
     preloader: Preloader | None = None
+    beside: Collection[int] = ()
 
 
 ON_ITS_OWN: Final = StartSettings(is_driven=False)

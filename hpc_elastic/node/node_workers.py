@@ -170,6 +170,9 @@ class NodeWorkers:
         if self._parts.log.marks is not None:
             self._parts.log.marks.look(now)
         self._look_at_paces(now)
+        if self._parts.gpus is not None and (samples := self._parts.gpus.look(now)):
+            self.telemetry.gpus(samples)
+        self.telemetry.steps(self.running.channels, now)
         status = self.running.status(now)
         if status is not self._seen:
             self._see(status)

@@ -26,6 +26,7 @@ class WatchedNode(NamedTuple):
     silent_s: float = 0.0  # since its name last changed, by the clock of the screen [s]
     is_slow: bool = False  # it is behind the others most of the time
     is_well: bool = True  # it works as intended
+    gpus: str = ""  # the newest use of its GPUs; empty: they are not sampled
 
     @property
     def step(self) -> int | None:
@@ -98,8 +99,8 @@ def cut(line: ScreenLine, width: int) -> ScreenLine:
     return line._replace(text=text if len(text) <= width else f"{text[: max(width - 1, 0)]}~")
 
 
-_HEAD = ("node", "ranks", "state", "step", "ahead", "rate")
-_SPARED = (_HEAD.index("ahead"), _HEAD.index("ranks"), _HEAD.index("rate"))  # by a narrow terminal, in order
+_HEAD = ("node", "ranks", "state", "step", "ahead", "rate", "GPUs")
+_SPARED = tuple(map(_HEAD.index, ("ahead", "GPUs", "ranks", "rate")))  # by a narrow terminal, in order
 
 
 def _node_lines(nodes: Sequence[WatchedNode], room: int, width: int) -> list[ScreenLine]:
@@ -120,7 +121,8 @@ def _node_lines(nodes: Sequence[WatchedNode], room: int, width: int) -> list[Scr
     shown = [*noteworthy, *others] if len(nodes) > room else list(nodes)
     cells = [_cells(row) for row in shown]
     widths = [max(map(len, column)) for column in zip(_HEAD, *cells, strict=True)]
-    fewer = (_SPARED[:number] for number in range(len(_SPARED)))
+    unsampled = () if any(row.gpus for row in shown) else (_HEAD.index("GPUs"),)
+    fewer = (unsampled + _SPARED[:number] for number in range(len(_SPARED)))
     spared = set(next((one for one in fewer if _total(widths, one) <= width), _SPARED))
     lines = [ScreenLine(_joined(_HEAD, widths, spared))]
     lines += [
@@ -157,7 +159,7 @@ def _cells(row: WatchedNode) -> tuple[str, ...]:
     least = min((step for step in row.steps if step is not None), default=0)
     ahead = "".join("_" if step is None else str(step - least) for step in row.steps)
     rate = "" if row.per_s is None else f"{row.per_s:.3g}/s"
-    return row.node, ranks, state, "" if row.step is None else str(row.step), ahead, rate
+    return row.node, ranks, state, "" if row.step is None else str(row.step), ahead, rate, row.gpus
 
 
 def nodes_text(rows: Sequence[WatchedNode]) -> str:

@@ -165,6 +165,10 @@ class RunDirectoryAndLogs:
         BUDGET, None, "Of how many rounds the workers' logs stay; 0: of all", 100, Agent(),
         Written(metavar="ROUNDS"),
     )
+    sample_gpus = setting(
+        SECONDS, None, "Time between two looks of the agents at the use of their GPUs, with nvidia-smi; "
+        "0: none", 0.0, Agent(),
+    )
 
 
 class TimeToSave:

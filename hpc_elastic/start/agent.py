@@ -47,6 +47,7 @@ from hpc_elastic.store.root import HeldRoot
 from hpc_elastic.text import for_shell, visible_lines
 
 if TYPE_CHECKING:
+    from hpc_elastic.node.listeners.gpu_sampler import GpuSampler
     from hpc_elastic.processes.preload.preloader import Preloader
     from hpc_elastic.start.meeting import LaunchOptions
 
@@ -137,11 +138,9 @@ def open_agent(
             is_task=is_task,
             notices=_notices_of(options, slurm, loop),
         )
-        if options.preload:
-            preloader = _preloader(options, context, log)
-            stack.callback(preloader.close)
-            rendezvous.also_while_waiting(preloader.stand_by)
-            context = context._replace(preloader=preloader)
+        context = _with_helpers(context, options, log, stack)
+        if context.preloader is not None:
+            rendezvous.also_while_waiting(context.preloader.stand_by)
         agent = _build(options, rendezvous, loop, log, context)
         own_log = AgentLog(SystemClock(), options.node, [agent_log])
         own_log.marks = log.marks
@@ -185,6 +184,32 @@ class StartContext(NamedTuple):
     is_task: bool  # of an array whose tasks make up the run
     notices: Notices
     preloader: Preloader | None = None
+    sampler: GpuSampler | None = None
+
+
+def _with_helpers(
+    context: StartContext, options: LaunchOptions, log: AgentLog, stack: ExitStack
+) -> StartContext:
+    """Return the context with the processes beside the workers that are asked for; the stack ends them."""
+    if options.preload:
+        preloader = _preloader(options, context, log)
+        stack.callback(preloader.close)
+        context = context._replace(preloader=preloader)
+    if options.sample_gpus:
+        sampler = _sampler(options, context.scratch, log)
+        stack.callback(sampler.close)
+        context = context._replace(sampler=sampler)
+    return context
+
+
+def _sampler(options: LaunchOptions, scratch: str, log: AgentLog) -> GpuSampler:
+    """Return the sampler of this node's GPUs."""
+    from hpc_elastic.account.read import gpu_file  # noqa: PLC0415 - only if it is asked for
+    from hpc_elastic.node.listeners.gpu_sampler import GpuSampler, SampledNode  # noqa: PLC0415 - the same
+
+    path = gpu_file(options.paths, options.node)
+    place = SampledNode(options.node, path, scratch, os.environ, SystemClock(), log.say)
+    return GpuSampler(options.sample_gpus, place)
 
 
 def _preloader(options: LaunchOptions, context: StartContext, log: AgentLog) -> Preloader:
@@ -269,6 +294,7 @@ def _build(
         notices=context.notices,
         hangs=options.hangs,
         environ=around.environ,
+        gpus=context.sampler,
         unfit=_probe_of(options, rendezvous, around, context),
         budgets=options.budgets,
     )
@@ -303,6 +329,7 @@ def _start_settings(options: LaunchOptions, context: StartContext) -> StartSetti
         base_env=base_env_for(os.environ),
         grace_s=options.times.shutdown,
         preloader=context.preloader,
+        beside=() if context.sampler is None else context.sampler.pids,
     )
 
 

@@ -180,6 +180,8 @@ class LaunchOptions(NamedTuple):
     watch_node_drain: bool = False  # leave nodes that Slurm drains
     # of how many rounds the workers' logs stay; 0: of all
     keep_logs: int = agents(JobSettings.keep_logs)
+    # seconds between two looks at the use of the GPUs; 0: none
+    sample_gpus: float = agents(JobSettings.sample_gpus)
     preload: tuple[str, ...] = ()  # modules that are imported once on this node
     tracker_ids: bool = False  # trackers know the run again after each start
     probe: ProbeOptions = ProbeOptions()  # what a node is asked before it joins

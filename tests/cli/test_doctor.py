@@ -267,7 +267,7 @@ def test_packages_that_are_missing_or_too_old_are_a_problem() -> None:
     ("body", "level", "words"),
     [
         (
-            'printf "H100, 580.1\\nH100, 580.1\\nL4, 580.1\\n"',
+            'printf "0, GPU-a, H100, 580.1\\n1, GPU-b, H100, 580.1\\n2, GPU-c, L4, 580.1\\n"',
             Level.OK,
             "2 x H100, driver 580.1; 1 x L4, driver 580.1",
         ),

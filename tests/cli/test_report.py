@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.account.gpus import GpuSample, NodeGpus, encode_gpus, noted
+from hpc_elastic.account.read import gpu_file
 from hpc_elastic.cli import app
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
@@ -46,6 +48,26 @@ def reported(paths: RunPaths, capfd: pytest.CaptureFixture[str], *words: str) ->
     """Return what the command prints."""
     assert 0 == app.run(["report", paths.root, *words])
     return capfd.readouterr().out
+
+
+def test_the_use_of_gpus_is_in_every_report(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """A row for each GPU, the least busy one first; status and explain have it in a line."""
+    write(paths, *crashed(NAN))
+    os.mkdir(paths.gpus, 0o700)
+    for node, busy in (("n1", 90), ("n2", 20)):
+        samples = [GpuSample("0", f"GPU-{node}", busy, 40 << 30, 80 << 30)]
+        Path(gpu_file(paths, node)).write_bytes(encode_gpus(noted(NodeGpus(node, 0.0), samples, 1.0)))
+        Path(gpu_file(paths, node)).chmod(0o600)
+    text = reported(paths, capfd)
+    line = "busy 55 % (least: GPU 0 of n2, 20 %), memory up to 40G of 80G; 2 GPUs on n1, n2"
+    assert line in " ".join(text.split())
+    rows = [row.split() for row in text.splitlines() if row.endswith(" 1") and "80G" in row]
+    assert [["n2", "0", "20", "%", "40G", "80G", "1"], ["n1", "0", "90", "%", "40G", "80G", "1"]] == rows
+    found = json.loads(reported(paths, capfd, "--format", "json"))["account"]["gpus"]
+    assert [("n2", 0.2), ("n1", 0.9)] == [(gpu["node"], gpu["share"]) for gpu in found]
+    for command in ("status", "explain"):
+        app.run([command, paths.root])
+        assert line in " ".join(capfd.readouterr().out.split())
 
 
 class Page(HTMLParser):

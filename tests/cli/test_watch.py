@@ -57,6 +57,14 @@ def test_a_terminal_without_a_size_is_taken_for_a_usual_one() -> None:
             os.close(fd)
 
 
+def test_the_use_of_gpus_has_a_column_where_it_is_sampled() -> None:
+    """Other runs have no such column."""
+    node = WatchedNode("n1", 8, "running", (7,), 3.25)
+    assert "node  ranks  state    step  ahead  rate" in screen((node,))
+    lines = screen((node._replace(gpus="12-98 % 71.2G"), WatchedNode("n2", 9, "running", (7,))))
+    assert "n1    8      running  7     0      3.25/s  12-98 % 71.2G" in lines
+
+
 def test_a_narrow_screen_keeps_what_matters() -> None:
     """Long lines are folded, and the table leaves out how far ranks are ahead, which they are, and rates."""
     nodes = tuple(WatchedNode(f"node{i}", 8 * i, "running", (7, 7), 3.25, is_slow=i == 1) for i in range(3))

@@ -9,16 +9,15 @@ import pytest
 from hpc_elastic.node.probe.rules import (
     GIB,
     Disk,
-    Gpu,
     Measured,
     NodeFinding,
     ProbeOptions,
     judge,
     judge_command,
     judge_gpus,
-    mine,
     size_text,
 )
+from hpc_elastic.processes.nvidia_smi import Gpu, mine
 
 USUAL = ProbeOptions()
 ROOM = Disk("/tmp", 10 * GIB, 100_000, is_shared=False)
@@ -202,7 +201,7 @@ def test_the_damaged_gpu_of_another_job_is_no_matter() -> None:
 )
 def test_a_list_names_the_gpus_of_a_job(visible: str, numbers: str) -> None:
     """One that names none of them says nothing."""
-    gpus = [Gpu(number, f"GPU-{letter}", "0") for number, letter in zip("012", "abc", strict=True)]
+    gpus = [Gpu(number, f"GPU-{letter}") for number, letter in zip("012", "abc", strict=True)]
     assert numbers == "".join(gpu.number for gpu in mine(gpus, visible))
 
 

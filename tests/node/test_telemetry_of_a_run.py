@@ -37,10 +37,10 @@ def lines(directory: Path, stem: str) -> list[list[dict[str, Any]]]:
     return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
 
 
-def run_two(agents: Agents, environ: dict[str, str]) -> list[str]:
+def run_two(agents: Agents, environ: dict[str, str], *flags: str) -> list[str]:
     """Run two nodes with one restart to their end; return what they print."""
     for node in (0, 1):
-        agents.start(node, "--nnodes", "2", "--max-restarts", "1", env=environ)
+        agents.start(node, "--nnodes", "2", "--max-restarts", "1", *flags, env=environ)
     outputs = [agents.output(node) for node in (0, 1)]
     assert [0, 0] == [agents.code(node) for node in (0, 1)]
     return outputs
@@ -99,11 +99,33 @@ def test_prometheus(one_crash: Agents, tmp_path: Path) -> None:
 DASHBOARD = Path(__file__).parents[2] / "docs" / "how-to" / "grafana.json"
 
 
-def test_the_dashboard_shows_metrics_that_agents_write(one_crash: Agents, tmp_path: Path) -> None:
-    """Each panel of the dashboard for Grafana, and each of its labels and variables."""
-    run_two(one_crash, {"HPC_ELASTIC_METRICS": f"prometheus:{tmp_path}/{{node}}.prom"})
+TICKS = """
+from hpc_elastic import worker
+step = 0
+while step < 9 or len(os.listdir(os.path.join(worker.run_dir(), "gpus"))) < 2:
+    step += 1
+    worker.tick(step)
+    time.sleep(0.05)
+"""
+
+
+def test_the_dashboard_shows_metrics_that_agents_write(make: MakeAgents, tmp_path: Path) -> None:
+    """Each panel of the dashboard for Grafana, and each of its labels and variables.
+
+    The agents sample GPUs by a program of the test, and workers tell their steps.
+    """
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '0, GPU-a, 90, 1024, 81920'\n")
+    program.chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    environ["HPC_ELASTIC_METRICS"] = f"prometheus:{tmp_path}/{{node}}.prom"
+    agents = make(crash("1", "sys.exit(3)", TICKS))
+    os.makedirs(agents.paths.gpus, 0o700)
+    run_two(agents, environ, "--sample-gpus", "0.1")
     written = "".join(file.read_text() for file in sorted(tmp_path.glob("*.prom")))
     samples = dict(re.findall(r"^(\w+)\{([^}]*)\}", written, re.MULTILINE))
+    assert 2 == len(re.findall(r'gpu_busy\{gpu="0",.*\} 90.0', written))
+    assert re.search(r"run_goodput_on_nodes\{.*\} 0\.[0-9]", written)
     found = json.loads(DASHBOARD.read_text())
     variables = {one["name"]: one for one in found["templating"]["list"]}
     queries = [one["query"] for one in variables.values() if one["type"] == "query"]

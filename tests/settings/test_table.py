@@ -176,6 +176,7 @@ def test_the_agents_parts_have_the_defaults_of_the_table() -> None:
     assert HangOptions() == hang_options_of(args)
     assert AgentTimes().exit_barrier == args.exit_barrier_timeout
     assert LaunchOptions._field_defaults["keep_logs"] == args.keep_logs
+    assert LaunchOptions._field_defaults["sample_gpus"] == args.sample_gpus
     assert AgentBudgets() == budgets_of(args)._replace(crash=JOB["max_restarts"].holds)
     meeting = MeetingSettings()
     for name in ("join_timeout", "last_call_timeout", "heartbeat_interval", "lease"):

@@ -202,6 +202,7 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> RunPlan:
         watch_node_drain=args.watch_node_drain,
         tracker_ids=args.tracker_ids,
         keep_logs=args.keep_logs,
+        sample_gpus=args.sample_gpus,
         preload=preload_of(args),
     )
     return RunPlan(options, slurm, place, (*notes, *_use_env(args), *master_notes, *place.notes))

@@ -7,6 +7,7 @@ it is needed; an agent without listeners does without.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,16 +19,21 @@ from hpc_elastic.events.api import Event, EventMetadataValue, EventSource
 from hpc_elastic.node.listeners.telemetry_hooks import AgentStep, MeasuredStep, Surroundings, Telemetry
 from hpc_elastic.node.outcome import Outcome
 from hpc_elastic.node.spec import RunResult, Worker, WorkerGroup, WorkerState
+from hpc_elastic.paths import RunPaths
 
 if TYPE_CHECKING:
+    from hpc_elastic.account.gpus import GpuSample
     from hpc_elastic.multiprocessing.errors import ProcessFailure
+    from hpc_elastic.node.listeners.run_goodput import GoodputWatch, RunGoodput
     from hpc_elastic.timer import FileTimerRequest
+    from hpc_elastic.worker.channel import Channel
 
 
 GROUP = "torchelastic"
 INITIALIZE = "SimpleElasticAgent._initialize_workers"
 RESTART = "SimpleElasticAgent._restart_workers"
 STOP = "LocalElasticAgent._stop_workers"
+_STEPS_S = 30.0  # between two metrics of steps, so that a file of them stays small
 _ENDED = (WorkerState.SUCCEEDED, WorkerState.FAILED)
 
 
@@ -235,6 +241,13 @@ class NodeTelemetry(Telemetry):
         self._restarting_at: float | None = None
         self._state: WorkerState | None = None
         self._complained: set[str] = set()
+        self._channels: Sequence[Channel] = ()  # of the workers that run
+        self._steps_due = -math.inf  # monotonic time of the next metrics of steps [s]
+        self._stepped: tuple[float, int] | None = (
+            None  # when they were put last in this round [s], and the step
+        )
+        self._has_stepped = False
+        self._goodput: GoodputWatch | None = None
 
     # what the agent tells
 
@@ -284,6 +297,8 @@ class NodeTelemetry(Telemetry):
         if self._stopping_at is not None:
             self._measured(STOP, "success", (self._now() - self._stopping_at) * 1000)
         self._stopping_at = None
+        self._tell_steps(self._now())
+        self._channels, self._stepped, self._steps_due = (), None, -math.inf
         self._flush()
 
     def state_changed(self) -> None:
@@ -298,6 +313,44 @@ class NodeTelemetry(Telemetry):
             self._put(name, value)
         self._flush()
 
+    def steps(self, channels: Sequence[Channel], now: float) -> None:
+        """Look at the steps of the workers (monotonic time [s])."""
+        self._channels = channels
+        if now >= self._steps_due and self._tell_steps(now):
+            self._steps_due = now + _STEPS_S
+        if self._has_stepped and self._group.group_rank == 0:
+            self._goodput = self._goodput or _goodput_watch(self._around)
+            self._tell_goodput(self._goodput.look(now))
+
+    def _tell_steps(self, now: float) -> bool:
+        """Put the step of the slowest rank, and the rate since the last time; tell whether there is one."""
+        known = [channel.last_step for channel in self._channels]
+        told = [step for step in known if step is not None]
+        if not told or len(told) < len(known):
+            return False
+        step, before = min(told), self._stepped
+        self._has_stepped, self._stepped = True, (now, step)
+        self._put(f"workers.{self._group.spec.role}.step", step)
+        if before is not None and before[0] < now and before[1] <= step:  # else another round has begun
+            rate = (step - before[1]) / (now - before[0])
+            self._put(f"workers.{self._group.spec.role}.steps_per_s", rate)
+        self._flush()
+        return True
+
+    def _tell_goodput(self, found: RunGoodput | None) -> None:
+        if found is not None:
+            self._put("run.goodput_on_nodes", found.share)
+            self._put("run.lost_steps", found.lost_steps)
+            self._flush()
+
+    def gpus(self, samples: Sequence[GpuSample]) -> None:
+        """The GPUs of this node have been sampled."""
+        for one in samples:
+            for name, value in (("busy", one.busy), ("memory", one.memory), ("memory_limit", one.limit)):
+                if value is not None:
+                    self._put(f"gpu.{one.number}.{name}", value)
+        self._flush()
+
     def watchdog(self, name: str, request: FileTimerRequest | None) -> None:
         """The watchdog has done something."""
         self._record(lambda: self._events.watchdog(name, request))
@@ -305,6 +358,8 @@ class NodeTelemetry(Telemetry):
     def ended(self, outcome: Outcome) -> None:
         """The agent leaves."""
         self._took_s = int(self._now() - self._began_at)
+        if self._goodput is not None:
+            self._tell_goodput(self._goodput.last())
         result, role = outcome.result, self._group.spec.role
         if result.state in _ENDED:
             failed = result.state is WorkerState.FAILED
@@ -354,7 +409,7 @@ class NodeTelemetry(Telemetry):
         self._put(f"{key}.{result}", 1)
         self._put(f"{key}.duration.ms", int(took_ms))
 
-    def _put(self, name: str, value: int) -> None:
+    def _put(self, name: str, value: float) -> None:
         self._safely("metrics", lambda: metrics.put_metric(name, value, GROUP))
 
     def _flush(self) -> None:
@@ -374,6 +429,12 @@ class NodeTelemetry(Telemetry):
                 with suppress(Exception):
                     self._around.say(words)
         return None
+
+
+def _goodput_watch(around: Surroundings) -> GoodputWatch:
+    from hpc_elastic.node.listeners.run_goodput import GoodputWatch  # noqa: PLC0415 - if workers tell steps
+
+    return GoodputWatch(RunPaths(around.run_dir), around.clock)
 
 
 def _same(event: events.Event) -> events.Event:

@@ -6,17 +6,19 @@ The classes with an effect, `NodeServices` and `NodeTelemetry`, are imported onl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_elastic.node.spec import WorkerGroup
 
 if TYPE_CHECKING:
+    from hpc_elastic.account.gpus import GpuSample
     from hpc_elastic.clock import Clock
     from hpc_elastic.node.loop import EventLoop
     from hpc_elastic.node.outcome import Outcome
     from hpc_elastic.timer import FileTimerRequest
+    from hpc_elastic.worker.channel import Channel
 
 
 class Surroundings(NamedTuple):
@@ -78,6 +80,12 @@ class Telemetry:
 
     def state_changed(self) -> None:
         """The state of the worker group is another one."""
+
+    def steps(self, _channels: Sequence[Channel], _now: float) -> None:
+        """Look at the steps of the workers (monotonic time [s])."""
+
+    def gpus(self, _samples: Sequence[GpuSample]) -> None:
+        """The GPUs of this node have been sampled."""
 
     def watchdog(self, _name: str, _request: FileTimerRequest | None) -> None:
         """The watchdog has done something."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from hpc_elastic.processes.nvidia_smi import failure_text, gpus_of, mine, question
 from hpc_elastic.settings.setting import agents
 from hpc_elastic.settings.table import JobSettings
 from hpc_elastic.text import count_text
@@ -154,19 +155,7 @@ def size_text(size: int) -> str:
     return f"{size} B"
 
 
-class Gpu(NamedTuple):
-    """A GPU as its driver tells of it."""
-
-    number: str
-    uuid: str
-    uncorrectable: str  # memory errors since the driver was loaded
-
-
-NVIDIA_SMI = (
-    "nvidia-smi",
-    "--query-gpu=index,uuid,ecc.errors.uncorrected.volatile.total",
-    "--format=csv,noheader,nounits",
-)
+NVIDIA_SMI = question("ecc.errors.uncorrected.volatile.total")  # memory errors since the driver was loaded
 
 
 def judge_gpus(exit_code: int, output: str, found: Measured) -> tuple[NodeFinding, ...]:
@@ -177,34 +166,22 @@ def judge_gpus(exit_code: int, output: str, found: Measured) -> tuple[NodeFindin
         output: its output for `NVIDIA_SMI`, or its error.
         found: the GPUs that Slurm has promised, and those of this job.
     """
-    last = (output.strip().splitlines() or ["it said nothing"])[-1]
     if exit_code != 0:
-        text = f"GPUs: nvidia-smi failed with exit code {exit_code}: {last}"
-        return (NodeFinding(f"{text}; tell the admins", is_fatal=True),)
-    gpus = mine([gpu for gpu in map(_gpu, output.splitlines()) if gpu], found.gpus_visible or "")
+        text = f"GPUs: {failure_text(exit_code, output)}; tell the admins"
+        return (NodeFinding(text, is_fatal=True),)
+    gpus = mine(gpus_of(output, 1), found.gpus_visible or "")
     findings = []
     if found.gpus_promised and len(gpus) < found.gpus_promised:
         findings.append(short_of(f"GPUs: nvidia-smi lists {len(gpus)}", found.gpus_promised))
     for gpu in gpus:
         name = f"GPU {gpu.number} ({gpu.uuid})"
-        if re.search(_LOST, f"{gpu.uuid} {gpu.uncorrectable}", re.IGNORECASE):
+        (uncorrectable,) = gpu.values
+        if re.search(_LOST, f"{gpu.uuid} {uncorrectable}", re.IGNORECASE):
             findings.append(NodeFinding(f"{name} does not answer; tell the admins", is_fatal=True))
-        elif gpu.uncorrectable.isdecimal() and int(gpu.uncorrectable) > 0:
-            text = f"{name}: {gpu.uncorrectable} uncorrectable memory errors, 0 needed"
+        elif uncorrectable.isdecimal() and int(uncorrectable) > 0:
+            text = f"{name}: {uncorrectable} uncorrectable memory errors, 0 needed"
             findings.append(NodeFinding(f"{text}; tell the admins: it needs a reset", is_fatal=True))
     return tuple(findings)
-
-
-def _gpu(line: str) -> Gpu | None:
-    words = [word.strip() for word in line.split(",")]
-    return Gpu(*words[:3]) if len(words) >= len(Gpu._fields) else None
-
-
-def mine(gpus: list[Gpu], visible: str) -> list[Gpu]:
-    """Return the GPUs that a job may use; all if the list names none of them."""
-    wanted = [word for word in visible.split(",") if word]
-    chosen = [gpu for gpu in gpus if any(gpu.number == word or gpu.uuid.startswith(word) for word in wanted)]
-    return chosen or gpus
 
 
 def judge_command(exit_code: int | None, last_line: str, options: ProbeOptions) -> NodeFinding | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous
@@ -25,6 +25,9 @@ from hpc_elastic.record.state import RunState
 from hpc_elastic.settings.of_run import RunSettings
 from hpc_elastic.settings.setting import agents
 from hpc_elastic.settings.table import JobSettings
+
+if TYPE_CHECKING:
+    from hpc_elastic.node.listeners.gpu_sampler import GpuSampler
 
 
 class AgentTimes(NamedTuple):
@@ -77,4 +80,5 @@ class AgentParts(NamedTuple):
     environ: Mapping[str, str] = {}  # of this process, for what is started beside the workers
     budgets: RestartBudgets = RestartBudgets()  # of all causes but crashes, whose budget is the spec's
     notices: Notices = NoNotices()  # what asks for a drain beside signals
+    gpus: GpuSampler | None = None  # samples the use of the GPUs, if that is asked for
     unfit: Callable[[RunState], str] = is_fit  # asked before each rendezvous why this node must not join

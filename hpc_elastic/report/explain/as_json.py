@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hpc_elastic.account.account import Account, pace_of, seconds_of_nodes
+from hpc_elastic.account.gpus import by_share
 from hpc_elastic.account.spans import Bucket
 from hpc_elastic.report.explain.facts import Explanation, StopFact
 from hpc_elastic.report.explain.words import cause_of, left_at
@@ -44,6 +45,10 @@ def account_json(account: Account) -> dict[str, Any]:
         "goodput_on_nodes": _share(account.goodput_on_nodes),
         "lost_steps": account.lost_steps,
         "use": None if account.use is None else account.use._asdict(),
+        "gpus": [
+            {"node": node, **gpu._asdict(), "share": _share(gpu.share)}
+            for node, gpu in by_share(account.gpus)
+        ],
         "step": account.series.progress[-1][1] if account.series.progress else None,
         "total_steps": account.series.total,
         "left_s": None if pace is None else left_at(pace, account),

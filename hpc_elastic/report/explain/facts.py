@@ -10,7 +10,7 @@ from statistics import median
 from typing import NamedTuple
 
 from hpc_elastic.account.account import Account, StopCost, account_of
-from hpc_elastic.account.read import read_facts
+from hpc_elastic.account.read import read_facts, read_gpus
 from hpc_elastic.account.spans import Bucket, History, Stop, SubmitTime
 from hpc_elastic.clock import wall_of
 from hpc_elastic.errors import HpcElasticError
@@ -84,7 +84,7 @@ def history_of(run: RunFiles, now: float | None) -> History:
     submitted = [SubmitTime(number, at) for number, at in times if at is not None]
     newest = newest_step(run.paths, BEGINNING)
     saved = None if newest == BEGINNING else newest
-    return History(run.records, read_facts(run.paths), submitted, saved, now)
+    return History(run.records, read_facts(run.paths), submitted, saved, now, read_gpus(run.paths))
 
 
 def explanation_of(run: RunFiles, now: float | None) -> Explanation:

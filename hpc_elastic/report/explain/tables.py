@@ -7,9 +7,11 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from hpc_elastic.account.account import Account, StartAccount, seconds_of_nodes
+from hpc_elastic.account.gpus import by_share
 from hpc_elastic.account.spans import Bucket
 from hpc_elastic.clock import date_text
 from hpc_elastic.meet.member_names import natural
+from hpc_elastic.node.workers.process_facts import size_text
 from hpc_elastic.record.journal import NodeSlow, Record
 from hpc_elastic.record.node_faults import slow_text
 from hpc_elastic.report.explain.facts import Explanation
@@ -38,6 +40,7 @@ def tables_of(found: Explanation) -> list[ReportTable]:
         ReportTable("Stops of the run, by cause", _OF_CAUSES, tuple(_causes(account))),
         ReportTable("The newest stops", _OF_STOPS, tuple(_stops(found))),
         ReportTable("Slow nodes", ("when", "node", "round", "steps"), tuple(_slow(found.slow))),
+        ReportTable("GPUs, the least busy first", _OF_GPUS, tuple(_gpus(account))),
         ReportTable("Nodes", ("node", "training", "down", "spare", "not in the job"), tuple(_nodes(account))),
     ]
     return [table for table in tables if table.rows]
@@ -45,6 +48,7 @@ def tables_of(found: Explanation) -> list[ReportTable]:
 
 _OF_STARTS = ("start", "job", "began", "time", "rounds", "from step", "to step", "saved", "goodput")
 _OF_CAUSES = ("stops", "cost", "lost steps", "work between two")
+_OF_GPUS = ("node", "GPU", "busy", "memory up to", "of", "samples")
 _OF_STOPS = ("when", "times", "cause", "cost", "lost steps", "log")
 
 
@@ -88,6 +92,13 @@ def _slow(records: Sequence[Record]) -> Iterator[tuple[str, ...]]:
         if isinstance(record.entry, NodeSlow):
             entry = record.entry
             yield date_text(record.at), entry.node, str(entry.number), slow_text(entry)
+
+
+def _gpus(account: Account) -> Iterator[tuple[str, ...]]:
+    for node, gpu in by_share(account.gpus)[:_MOST_NODES]:
+        busy = "?" if gpu.share is None else share_text(gpu.share)
+        memory = ("?" if size is None else size_text(size) for size in (gpu.peak, gpu.limit))
+        yield node, gpu.number, busy, *memory, str(gpu.samples)
 
 
 def _nodes(account: Account) -> Iterator[tuple[str, ...]]:

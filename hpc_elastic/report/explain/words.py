@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from hpc_elastic.account.account import Account, Pace, pace_of
+from hpc_elastic.account.gpus import NodeGpus, summary_of
 from hpc_elastic.account.spans import Bucket, Stop
 from hpc_elastic.account.use import RunUse
 from hpc_elastic.clock import date_text
@@ -62,6 +63,8 @@ def explanation_lines(found: Explanation, headline: str, then: Iterable[str]) ->
     lines += wrapped(_time_text(found.account), "  ", "  ")
     if used := use_text(found.account.use):
         lines += wrapped(f"Used: {used}.", "  ", "  ")
+    if busy := gpus_text(found.account.gpus):
+        lines += wrapped(f"GPUs: {busy}.", "  ", "  ")
     if found.stops:
         lines += ["", *_stops(found)]
     lines += ["", "To do:"]
@@ -105,6 +108,29 @@ def use_text(use: RunUse | None) -> str:
     return f"{', '.join(parts)}; measured on {names_text(use.nodes)}"
 
 
+def gpus_text(nodes: Sequence[NodeGpus]) -> str:
+    """Return the use of the GPUs that are sampled; empty if none is."""
+    found = summary_of(nodes)
+    if found is None:
+        return ""
+    parts = [] if found.share is None else [f"busy {share_text(found.share)}"]
+    if found.least is not None and found.gpus > 1:
+        share, node, number = found.least
+        parts[-1] += f" (least: GPU {number} of {node}, {share_text(share)})"
+    if found.peak is not None:
+        of = "" if found.limit is None else f" of {size_text(found.limit)}"
+        parts.append(f"memory up to {size_text(found.peak)}{of}")
+    return f"{', '.join(parts)}; {count_text(found.gpus, 'GPU')} on {names_text(found.nodes)}"
+
+
+def gpus_now_text(node: NodeGpus) -> str:
+    """Return the newest use of the GPUs of a node, in few letters: the span of shares, the highest memory."""
+    busy = sorted(gpu.now for gpu in node.gpus if gpu.now is not None)
+    memory = max((gpu.memory for gpu in node.gpus if gpu.memory is not None), default=None)
+    span = "-".join(dict.fromkeys(map(str, (busy[0], busy[-1])))) if busy else ""
+    return " ".join(filter(None, (f"{span} %" if span else "", "" if memory is None else size_text(memory))))
+
+
 def costs_text(account: Account, most: int = _MOST_BUCKETS) -> str:
     """Return the buckets that cost most, with their shares; empty if none did."""
     work = (Bucket.TRAINING, Bucket.WORKING)
@@ -134,6 +160,8 @@ def progress_facts(account: Account, best_s: float | None, age_s: float | None) 
         facts.append(("goodput", goodput_text(account) + (f"; cost most: {costs}" if costs else "")))
     if used := use_text(account.use):
         facts.append(("resources", used))
+    if busy := gpus_text(account.gpus):
+        facts.append(("GPUs", busy))
     pace = pace_of(account.series)
     if pace is not None:
         rate = f"{rate_text(pace.per_s)} over {span_text(pace.seconds)}"

@@ -23,7 +23,7 @@ from hpc_elastic.record.run_log import read_newer
 from hpc_elastic.record.state import fold
 from hpc_elastic.report import log_files
 from hpc_elastic.report.explain.facts import history_of
-from hpc_elastic.report.explain.words import goodput_text, left_at, progress_text, rate_text
+from hpc_elastic.report.explain.words import goodput_text, gpus_now_text, left_at, progress_text, rate_text
 from hpc_elastic.report.log_files import WantedLogs
 from hpc_elastic.report.run_status import RunStatus, RunView, status_of
 from hpc_elastic.report.timeline import span_text
@@ -172,6 +172,7 @@ class _Watched:
         self._steps: tuple[int, ...] = ()  # the newest one of the account; empty: it has none
         self._total: int | None = None
         self._pace = ""
+        self._gpus: dict[str, str] = {}  # by node
         self._events: tuple[str, ...] = ()
         self._told = -1  # number of the newest record among the events
         self.where = RunStatus(status_of(RunView.of(self._run)).phase, "")
@@ -233,6 +234,7 @@ class _Watched:
             tuple(step for _, step in account.series.progress[-1:]),
             account.series.total,
         )
+        self._gpus = {one.node: gpus_now_text(one) for one in account.gpus}
         parts = []
         if pace is not None:
             left_s = left_at(pace, account)
@@ -264,6 +266,7 @@ class _Watched:
                 0.0 if seen.name.phase in TERMINAL else now - seen.changed_at,
                 one in slow,
                 is_well=seen.name.node not in {*state.lost, *state.unfit, *state.stopped_ranks},
+                gpus=self._gpus.get(seen.name.node, ""),
             )
             for one, seen in names.items()
         ]

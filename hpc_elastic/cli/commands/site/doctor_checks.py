@@ -16,6 +16,7 @@ from importlib import metadata
 from hpc_elastic import __version__
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.processes import nvidia_smi
 from hpc_elastic.processes.linux import adopt_orphans, adopts_orphans
 from hpc_elastic.processes.preload.preloader import Preloaded, Preloader, PreloadPhase
 from hpc_elastic.processes.preload.rules import AUTO, names_of
@@ -32,7 +33,7 @@ _PRELOAD = "preload"
 _LARGE = ("torch", "tensorflow", "jax", "lightning", "transformers")  # names of packages and of modules
 _POLL_S = 0.02
 _IMPORTS_S = 600.0
-_GPUS = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+_GPUS = nvidia_smi.question("name", "driver_version")
 _DRIVER_S = 20.0  # for its answer
 _REQUIREMENT = re.compile(r"([\w.-]+)[^;]*?>=([\d.]+)")
 
@@ -78,12 +79,11 @@ def gpu_findings() -> list[Finding]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return [Finding("GPUs", str(error), Level.WARNING, "tell the admins: the driver needs a look")]
-    lines = [line.strip() for line in said.stdout.splitlines() if line.strip()]
-    if said.returncode or not lines:
-        words = next(iter([*lines, *said.stderr.split("\n")]), "").strip()
-        value = f"nvidia-smi failed with exit code {said.returncode}: {words or 'it said nothing'}"
+    gpus = nvidia_smi.gpus_of(said.stdout, 2)
+    if said.returncode or not gpus:
+        value = nvidia_smi.failure_text(said.returncode, said.stderr + said.stdout)
         return [Finding("GPUs", value, Level.WARNING, "fine on a login node; else tell the admins")]
-    kinds = Counter(", driver ".join(line.split(", ")) for line in lines)
+    kinds = Counter(", driver ".join(gpu.values) for gpu in gpus)
     return [Finding("GPUs", "; ".join(f"{count} x {kind}" for kind, count in kinds.items()))]
 
 
