@@ -1,18 +1,27 @@
-"""Makes the pictures of the README from real commands: ``python -m tests.docs.pictures``; needs Chromium.
+"""Makes the pictures of the docs from real commands: ``python -m tests.docs.pictures``; needs Chromium.
 
 ``docs/images/terminal.svg`` is the recording of a run on this machine of which a worker crashes. Each line
 appears when it came. ``docs/images/report.png`` is the report of a run on eight nodes, in a browser.
+``docs/images/watch.svg`` is the screen of ``watch`` while a run on four nodes goes on, one of which is slow.
+Names of pictures as arguments make these alone.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
+import re
+import select
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import textwrap
 import time
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
@@ -121,6 +130,80 @@ def terminal(shown: Shown) -> str:
     )
 
 
+_SLOW = """
+import os, time
+from hpc_elastic import worker
+rank, saved = int(os.environ["RANK"]), worker.latest_checkpoint()
+for step in range(saved.step + 1 if saved else 1, 2001):
+    time.sleep(0.09 if rank // 2 == 2 else 0.05)
+    worker.tick(step, total=2000)
+    if step == 90 and rank == 5 and not saved:
+        raise ValueError("loss is nan")
+    if step % 40 == 0 and rank == 0:
+        worker.checkpoint_saved(step)
+        print(f"step {step}: loss {4 / step ** 0.5:.3f}", flush=True)
+"""
+WATCHED = "hpc-elastic watch demo --rank 0"
+SCREEN = (80, 24)  # columns and lines of the terminal
+_STEADY_S, _MOST_S = 25.0, 90.0  # of watching before the picture is taken, and at most
+_MOVED = re.compile(r"\x1b\[(\d+);1H(?:\x1b\[(\d*)m)?(?:\x1b\[(1)m)?([^\x1b]*)")
+_COLOURS = {"31": "#ff7b72", "32": "#7ee787", "33": "#e3b341", "": "#d0d7de", "1": "#d0d7de"}
+Rows = dict[int, tuple[str, str]]  # by line: colour and text
+
+
+def watched(directory: Path) -> Rows:
+    """Return the screen of ``watch`` on a terminal, while a run on four nodes goes on."""
+    (directory / "train.py").write_text(_SLOW)
+    environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "TERM": "xterm"}
+    queued = "submit --local 4 --workers-per-node 2 --nodes 4 --name demo -- train.py"
+    run = ["hpc-elastic", *queued.split()]
+    with subprocess.Popen(run, cwd=directory, env=environ, stdout=-3, stderr=-3) as running:
+        while not list(directory.glob("hpc_elastic_runs/*/logs/attempt_2")):
+            assert running.poll() is None
+            time.sleep(0.2)
+        leader, follower = pty.openpty()
+        fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", SCREEN[1], SCREEN[0], 0, 0))
+        with subprocess.Popen(
+            WATCHED.split(), cwd=directory, env=environ, stdin=follower, stdout=follower, stderr=-3
+        ) as shown:
+            rows = _seen(leader)
+            shown.terminate()
+        running.terminate()
+    return rows
+
+
+def _seen(leader: int) -> Rows:
+    """Return the lines of a terminal, when a node has been called slow or the time is up."""
+    rows: Rows = {}
+    began, rest = time.monotonic(), ""
+    while (spent := time.monotonic() - began) < _MOST_S:
+        if spent > _STEADY_S and any(", slow" in text for _, text in rows.values()):
+            break
+        if not select.select([leader], [], [], 1.0)[0]:
+            continue
+        rest += os.read(leader, 65536).decode()
+        whole, mark, rest = rest.rpartition("\x1b[K")
+        for line, colour, _, text in _MOVED.findall(whole + mark):
+            rows[int(line)] = (_COLOURS[colour], text)
+    return rows
+
+
+def screen(rows: Rows, title: str) -> str:
+    """Return lines of a terminal as SVG."""
+    width, height = int(SCREEN[0] * CHARACTER) + 24, LINE * (max(rows) + 2)
+    texts = [
+        f'<text x="12" y="{LINE * (line + 1)}" fill="{colour}">{escape(text)}</text>'
+        for line, (colour, text) in sorted(rows.items())
+        if text
+    ]
+    style = "text{font:12px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;white-space:pre}"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}">'
+        f"<title>{escape(title)}</title><style>{style}</style>"
+        f'<rect width="100%" height="100%" rx="6" fill="#161b22"/>{"".join(texts)}</svg>\n'
+    )
+
+
 def run_on_eight_nodes(paths: RunPaths) -> None:
     """Write a run of eight nodes over two starts: a lost node, a slow one, a crash, a preemption."""
     names = tuple(f"node{number}" for number in range(1, 9))
@@ -174,8 +257,18 @@ def report(directory: Path) -> bytes:
         return browser.picture()
 
 
+def _made_in(make: Callable[[Path], str | bytes], name: str) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        made = make(Path(place))
+    (IMAGES / name).write_bytes(made.encode() if isinstance(made, str) else made)
+
+
+PICTURES: dict[str, Callable[[Path], str | bytes]] = {
+    "terminal.svg": lambda place: terminal(recorded(place)),
+    "report.png": report,
+    "watch.svg": lambda place: screen(watched(place), "A run on four nodes, one of which is slow"),
+}
+
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as place:
-        (IMAGES / "terminal.svg").write_text(terminal(recorded(Path(place))))
-    with tempfile.TemporaryDirectory() as place:
-        (IMAGES / "report.png").write_bytes(report(Path(place)))
+    for wanted in sys.argv[1:] or PICTURES:
+        _made_in(PICTURES[wanted], wanted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from tests.docs.pictures import COLUMNS, COMMANDS, IMAGES, terminal
+from tests.docs.pictures import COLUMNS, COMMANDS, IMAGES, SCREEN, terminal
 
 SVG = "{http://www.w3.org/2000/svg}"
 MOST_BYTES = 150_000  # of a picture, so that the page loads at once
@@ -18,6 +18,15 @@ def test_the_recording_has_all_commands_and_fits() -> None:
     assert max(len(line.text or "") for line in lines) <= COLUMNS
     assert len(COMMANDS) == sum((line.text or "").startswith("$ hpc-elastic ") for line in lines)
     assert all("animation-duration:" in line.attrib["style"] for line in lines)
+
+
+def test_the_screen_of_watch_is_that_of_a_run_with_a_slow_node() -> None:
+    """It fits its terminal."""
+    file = IMAGES / "watch.svg"
+    lines = [line.text or "" for line in ET.fromstring(file.read_text()).iter(f"{SVG}text")]  # noqa: S314 - as above
+    assert len(lines) <= SCREEN[1]
+    assert max(map(len, lines)) <= SCREEN[0]
+    assert any("running, slow" in line for line in lines)
 
 
 def test_the_report_is_a_small_picture() -> None:
