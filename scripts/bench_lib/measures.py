@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench_lib.answers import answers
 from bench_lib.group import Group, environment, is_alive
 from bench_lib.kills import kills
 from bench_lib.launchers import HPC_ELASTIC, Launcher, Shape
@@ -236,12 +237,14 @@ MEASURES: dict[str, Callable[[Launcher, Effort], Samples]] = {
     "tee": tee,
     "recovery": recovery,
     "kills": kills,
+    "commands": answers,
     "last-failure": last_failure,
     "join": join,
     "quorum": quorum,
     "node-lost": node_lost,
 }
 SLOW = (
+    "commands",
     "last-failure",
     "join",
     "quorum",

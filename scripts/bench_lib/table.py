@@ -64,6 +64,19 @@ ROWS = (
     Row("kills_lost_share", "one of 2 DDP workers killed every 20 s: share of the time lost", None, 3),
     Row("kills_warm_lost_share", "  the same with --preload", 0.07, 3),
     Row("kills_rescue_lost_share", "  the same with --preload and the state of the survivor", 0.03, 3),
+    *(
+        Row(f"{name}_answer_s", f"{text} of a run of 1,000 rounds on 512 nodes: answered after [s]", 1.0, 2)
+        for name, text in (
+            ("status", "status"),
+            ("status_json", "status --json"),
+            ("explain", "explain"),
+            ("report", "report, as a page"),
+            ("report_json", "report, as JSON"),
+            ("timeline", "timeline"),
+            ("logs", "logs -n 100 of 10 GB"),
+            ("logs_rank", "logs --rank 4000 -n 100 of 10 GB"),
+        )
+    ),
     Row("ended_s", "worker dies, no restarts left -> both agents ended [s]", 1, 3),
     Row("joined_s", "third agent starts -> world of 3 runs [s]", 0.3, 3),
     Row("quorum_s", "2 agents of 1:3 in a job of 2 nodes -> world of 2 runs [s]", 0.3, 3),

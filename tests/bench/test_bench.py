@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench_lib.answers import COMMANDS, large_run
 from bench_lib.kills import StepNote, lost_share
+
+from hpc_elastic.cli import app
+from hpc_elastic.record.run_log import read_records
 
 BENCH = Path(__file__).parents[2] / "scripts" / "bench"
 
@@ -53,6 +57,15 @@ def test_nothing_outlives_a_killed_agent() -> None:
     """The promise that needs no stopwatch holds."""
     ended = bench("--measure", "orphans", "--strict")
     assert 0 == ended.returncode, ended.stdout + ended.stderr
+
+
+def test_the_large_run_of_the_measure_of_commands_is_one(tmp_path: Path) -> None:
+    """Each command answers about it; here it is small."""
+    paths = large_run(tmp_path / "large-1", rounds=40, records=200, nodes=2)
+    assert 200 <= len(read_records(paths)) < 260
+    for words in COMMANDS.values():
+        given = [words[0], paths.root, *words[1:]]
+        assert 0 == app.run(["3" if word == "4000" else word for word in given]), words
 
 
 def test_unknown_measure_is_refused() -> None:
