@@ -18,14 +18,17 @@ from hpc_elastic.account.spans import History
 from hpc_elastic.agent.rank_assignment import RoleInstanceInfo
 from hpc_elastic.errors import DamagedError, RendezvousStateError, StoreError
 from hpc_elastic.frameworks.torch import addresses
+from hpc_elastic.frameworks.torch.node_memory import Began
 from hpc_elastic.meet import member_names
 from hpc_elastic.multiprocessing.errors import failure
 from hpc_elastic.multiprocessing.errors.summary import FailureRecord, failure_summary
 from hpc_elastic.node.hangs import look as hang_look
 from hpc_elastic.node.hangs import slow_rules
 from hpc_elastic.node.setup import hang_times
+from hpc_elastic.processes.preload import learning, rules
 from hpc_elastic.record import checkpoints, journal
 from hpc_elastic.record.array_task import epoch_now, start_of
+from hpc_elastic.record.checkpoints import CheckpointFacts
 from hpc_elastic.record.journal import Record
 from hpc_elastic.record.state import RunState, apply, fold
 from hpc_elastic.rendezvous.dynamic import state as dynamic_state
@@ -76,6 +79,16 @@ _TYPED: tuple[tuple[str, type, bytes], ...] = (
         "node-event",
         NodeEvent,
         b'{"host": "n1", "fault": "unfit", "at": 1.5, "key": "k", "run": "r", "detail": "d"}',
+    ),
+    (
+        "checkpoint-facts",
+        CheckpointFacts,
+        b'{"step": 12, "world_size": 4, "saved_at": 1700000000.5, "blocked_s": 0.5, "took_s": 1.5, "format": 2}',
+    ),
+    (
+        "began",
+        Began,
+        b'{"round": 3, "from_round": 2, "from_step": 12, "token": "ab", "recovered": [1, 2]}',
     ),
 )
 
@@ -207,6 +220,28 @@ def _typed(name: str, kind: type, good: bytes) -> Target:
     return Target(name, _bytes_of([good]), _reads(lambda data: read(kind, data), DamagedError))
 
 
+_LESSONS = (
+    b'{"format": 1, "modules": [{"name": "numpy", "site": "/usr/lib/python3/dist-packages", "changed": ["A"]}],'
+    b' "left_out": {"torch": "it starts threads"}}'
+)
+_NOTES = b"numpy\t/usr/lib/python3/dist-packages\tA\n-numpy\ntorch\t/opt/site-packages\n"
+
+
+def _lessons(data: bytes) -> None:
+    """Learn what a file of lessons says, and leave some of it out again."""
+    with allowed(DamagedError):
+        found = read(learning.Lessons, data)
+        fit = [one for one in found.modules if rules.is_fit_to_learn(one)]
+        left = found.with_modules(fit).without({one.name: "bad" for one in fit[:1]}, for_good=True)
+        expect(all(one.name != fit[0].name for one in left.modules if fit), "a module is kept")
+
+
+def _notes(data: bytes) -> None:
+    """Read the notes of a worker about its imports."""
+    for one in rules.noted(data):
+        rules.is_fit_to_learn(one)
+
+
 _MEMBER = "n1.77+0-0-1-0+running+3+12+5"
 _NAMES = st.lists(
     changed(
@@ -251,6 +286,8 @@ TARGETS: tuple[Target, ...] = (
     Target("pace-names", _PACES, _paces),
     Target("error-file", _bytes_of([_ERROR, _FLAT]), _error_file),
     Target("failure", _bytes_of([json.dumps(FailureRecord(1).to_json()).encode()]), _failure),
+    Target("lessons", _bytes_of([_LESSONS]), _lessons),
+    Target("import-notes", changed_bytes([_NOTES]), _notes),
     Target("hang-look", _bytes_of([_LOOK]), _look),
     Target(
         "hang-times", _bytes_of([_LENGTHS]), _reads(lambda data: hang_times.decode(parse(data)), DamagedError)
