@@ -83,7 +83,7 @@ _TYPED: tuple[tuple[str, type, bytes], ...] = (
     (
         "checkpoint-facts",
         CheckpointFacts,
-        b'{"step": 12, "world_size": 4, "saved_at": 1700000000.5, "blocked_s": 0.5, "took_s": 1.5, "format": 2}',
+        b'{"step": 12, "world_size": 4, "saved_at": 1700000000.5, "blocked_s": 0.5, "took_s": 1.5}',
     ),
     (
         "began",
@@ -221,7 +221,7 @@ def _typed(name: str, kind: type, good: bytes) -> Target:
 
 
 _LESSONS = (
-    b'{"format": 1, "modules": [{"name": "numpy", "site": "/usr/lib/python3/dist-packages", "changed": ["A"]}],'
+    b'{"format": 1, "modules": [{"name": "numpy", "site": "/opt/dist-packages", "changed": ["A"]}],'
     b' "left_out": {"torch": "it starts threads"}}'
 )
 _NOTES = b"numpy\t/usr/lib/python3/dist-packages\tA\n-numpy\ntorch\t/opt/site-packages\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +21,7 @@ from hpc_elastic.slurm.adopt.script import adopt
 from hpc_elastic.slurm.client.answers import gpus_in
 from hpc_elastic.slurm.client.deadlines import seconds
 from hpc_elastic.slurm.job.job_file import read_job_file
+from hpc_elastic.slurm.job.options import header_line
 from hpc_elastic.slurm.job.shell_text import code_of
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.job.values import (
@@ -29,6 +32,7 @@ from hpc_elastic.slurm.job.values import (
     parse_size,
     parse_time_limit_s,
 )
+from hpc_elastic.slurm.submit.request import plan, read_template
 
 LONG = "9" * 400
 TOO_LONG = "9" * 5000  # for Python to read as a number
@@ -186,3 +190,16 @@ def test_slurms_numbers_have_few_digits() -> None:
     """Whatever else stands there is no time and no count."""
     assert [None, None, 30.0] == [seconds(text) for text in (LONG, f"1-{TOO_LONG}:00:00", "30 sec")]
     assert 1 == gpus_in(f"gpu:{TOO_LONG}")
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "-x", "../../..", "%j", "~", "$(id)", "--wrap=x", "\\", ".x", "x" * 500]
+)
+def test_a_job_may_have_any_name_in_one_line(name: str, tmp_path: Path) -> None:
+    """Slurm takes it as it is; the directory of the run is one below that of all runs, by a plain name."""
+    spec = JobSpec(command=["true"], name=name)
+    planned = plan(spec, read_template(spec.mode), now_s=0.0, directory=str(tmp_path))
+    folder, run_id = os.path.split(planned.paths.root)
+    assert (str(tmp_path / "hpc_elastic_runs"), planned.run_id) == (folder, run_id)
+    assert re.fullmatch(r"[\w][\w.-]{1,100}", run_id)
+    assert header_line("job-name", name) in planned.script.splitlines()[1]

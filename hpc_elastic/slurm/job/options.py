@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from hpc_elastic.errors import InputError
 from hpc_elastic.settings.setting import Sbatch
 from hpc_elastic.settings.table import JOB
+from hpc_elastic.slurm.job.values import shown
 
 OptionValue = str | float | bool  # int is a float
 
@@ -36,6 +37,12 @@ _WITH_VALUE_TEXT = (
 )
 WITH_VALUE = frozenset(_WITH_VALUE_TEXT.split())
 _OTHER_FLAGS_TEXT = "no-kill no-requeue parsable requeue test-only wait help usage version"
+_SHORT_ONES_TEXT = (  # of src/slurmctld/job_mgr.c
+    "account constraint extra job-name licenses mail-user mcs-label network partition prefer qos "
+    "reservation wckey"
+)
+_SHORT_ONES = frozenset(_SHORT_ONES_TEXT.split())
+_MOST_BYTES = 1024  # of the value of each of them
 OTHER_FLAGS = frozenset(_OTHER_FLAGS_TEXT.split())
 BUILT_IN = FLAGS | MAY_HAVE_VALUE | WITH_VALUE | OTHER_FLAGS
 
@@ -163,6 +170,26 @@ def check_owned(names: Iterable[str]) -> None:
             raise InputError(
                 f"the sbatch option --{name} cannot be given: {why}", where=f"sbatch.{name}", fix=instead
             )
+
+
+def check_size(name: str, value: OptionValue, where: str) -> None:
+    """Refuse a value that is longer than Slurm takes; its own error speaks of a path name then.
+
+    Args:
+        name: the long name of the option.
+        value: of it.
+        where: the key the user wrote.
+
+    Raises:
+        InputError: it is too long.
+    """
+    size = len(str(value).encode("utf-8", "surrogateescape"))
+    if name in _SHORT_ONES and size > _MOST_BYTES:
+        raise InputError(
+            f"{where} = {shown(value)} has {size:,} bytes, and Slurm takes {_MOST_BYTES:,}",
+            where=where,
+            fix="shorten it",
+        )
 
 
 def check_contradictions(given: dict[str, str]) -> None:

@@ -270,6 +270,8 @@ def _check_requests(spec: JobSpec) -> None:
         )
     given = {name: _key_of(name, spec) for name, _ in spec.header_options()}
     options.check_contradictions(given)
+    for name, value in spec.header_options():
+        options.check_size(name, value, given[name])
     if spec.gpus_per_node is not None and "gpu" in str(spec.sbatch.get("gres", "")):
         raise InputError(
             f"gpus_per_node = {spec.gpus_per_node} and gres = {spec.sbatch['gres']!r} both ask for GPUs",
