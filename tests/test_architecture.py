@@ -331,6 +331,28 @@ def test_every_process_of_ours_starts_isolated() -> None:
     assert (set(NAMES_PYTHON), set(STARTS_MODULES)) == (python, modules)
 
 
+READS_SHARED_FILES = {
+    "hpc_elastic/record/checkpoints.py",  # a copy of a checkpoint may be a group's
+    "hpc_elastic/slurm/end/batch_host.py",  # a shell writes by the user's umask; only a change counts
+    "hpc_elastic/slurm/submit/validate.py",  # the user has chosen the file
+    "hpc_elastic/store/plain_file.py",  # the user has chosen the file
+}
+
+
+def test_few_files_that_others_can_write_to_are_read() -> None:
+    """All other readers refuse them: that is their default."""
+    found = {
+        name
+        for name, tree in _trees(PACKAGE_SOURCES)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.keyword)
+        and node.arg == "alone"
+        and isinstance(node.value, ast.Constant)
+        and node.value.value is False
+    }
+    assert found == READS_SHARED_FILES
+
+
 def test_job_scripts_start_what_is_given_to_them() -> None:
     """They name no interpreter and no module themselves."""
     texts = [path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "sbatch_templates").iterdir())]

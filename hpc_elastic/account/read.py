@@ -22,7 +22,7 @@ def read_facts(paths: RunPaths) -> list[WorkFact]:
         return found
     for name in names:
         try:
-            data = read(os.path.join(paths.account, name), limit=_MOST_BYTES, alone=True)
+            data = read(os.path.join(paths.account, name), limit=_MOST_BYTES)
         except OSError:
             continue
         found += parse_facts(data or b"")

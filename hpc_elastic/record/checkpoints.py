@@ -185,7 +185,7 @@ def newest_step(paths: RunPaths, none: int) -> int:
 
 def _read(path: str) -> Checkpoint | None:
     try:
-        return parse_mark(read_plain(path, alone=True))
+        return parse_mark(read_plain(path))
     except OSError:
         return None
 
@@ -279,7 +279,7 @@ class _Taken(NamedTuple):
 
 def _took(path: str) -> float | None:
     try:
-        return read(_Taken, read_plain(path, alone=True)).took_s
+        return read(_Taken, read_plain(path)).took_s
     except (OSError, DamagedError):
         return None
 
@@ -296,7 +296,8 @@ def write_facts(path: str, facts: CheckpointFacts) -> None:
 def read_facts(path: str) -> CheckpointFacts | None:
     """Return the facts in the directory of a checkpoint; None if it is not complete, or of another kind."""
     try:
-        facts = read(CheckpointFacts, read_plain(os.path.join(path, FACTS)))
+        # A copy of a checkpoint may be a group's, as the data in it; without the facts it would not count.
+        facts = read(CheckpointFacts, read_plain(os.path.join(path, FACTS), alone=False))
     except (OSError, DamagedError):
         return None
     return facts if facts.format == FORMAT else None

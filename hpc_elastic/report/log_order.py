@@ -105,7 +105,7 @@ class LogOrder:
 
     def _marks(self, node: str) -> bytes:
         try:
-            return read_plain(self._paths.log_times(node), limit=_MOST_MARKS, alone=True)
+            return read_plain(self._paths.log_times(node), limit=_MOST_MARKS)
         except OSError:
             return b""
 

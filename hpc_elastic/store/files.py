@@ -251,7 +251,7 @@ def _rename_private(path: str, data: bytes, *, durable: bool) -> None:
             return
 
 
-def read(path: str, *, limit: int = MOST_BYTES, alone: bool = False) -> bytes | None:
+def read(path: str, *, limit: int = MOST_BYTES, alone: bool = True) -> bytes | None:
     """Return the content of a file, or None if there is none.
 
     A file that is replaced while it is read shows up as ESTALE or, for a moment, as absent on
@@ -260,7 +260,7 @@ def read(path: str, *, limit: int = MOST_BYTES, alone: bool = False) -> bytes | 
     Args:
         path: the file.
         limit: of its size [bytes].
-        alone: no other user may write to it, as to all files of these functions.
+        alone: no other user may write to it; as for `read_plain`.
 
     Raises:
         UnfitFileError: it is another user's, no plain file, larger, or open to others.

@@ -41,14 +41,15 @@ _KINDS = {
 _NUMBERS = {stat.S_IFLNK: errno.ELOOP, stat.S_IFDIR: errno.EISDIR}
 
 
-def read_plain(path: str, *, limit: int = MOST_BYTES, own: bool = True, alone: bool = False) -> bytes:
+def read_plain(path: str, *, limit: int = MOST_BYTES, own: bool = True, alone: bool = True) -> bytes:
     """Return the content of a plain file.
 
     Args:
         path: the file.
         limit: of its size [bytes].
         own: it must be this user's or root's, and no link to one.
-        alone: no other user may write to it; others could give such a file any name and content.
+        alone: no other user may write to it; others could give such a file any name and content. Each
+            reader that says otherwise gives the reason.
 
     Raises:
         UnfitFileError: it is foreign, no plain file, larger, or open to others.
@@ -77,7 +78,7 @@ def read_given(path: str, *, limit: int = MOST_BYTES) -> bytes:
         OSError: the file system refused.
     """
     if not _STREAM.fullmatch(path):
-        return read_plain(path, limit=limit, own=False)
+        return read_plain(path, limit=limit, own=False, alone=False)  # the user has chosen it
     with open(path, "rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:

@@ -133,7 +133,7 @@ class SharedDirStore:
         """Return a file's value, or None."""
         path = os.path.join(self.root, directory, name)
         with _errors_named(path):
-            return files.read(path, limit=_MOST_BYTES, alone=True)
+            return files.read(path, limit=_MOST_BYTES)
 
     def create(self, directory: str, name: str, value: bytes) -> bool:
         """Create a file exclusively; see `Store.create`."""
@@ -247,7 +247,7 @@ def _read_run(segment: str, first: int) -> list[tuple[int, bytes]]:
     number = first
     while record_name(number) in names and number // SEGMENT_RECORDS == first // SEGMENT_RECORDS:
         path = os.path.join(segment, record_name(number))
-        value = files.read(path, limit=_MOST_BYTES, alone=True)
+        value = files.read(path, limit=_MOST_BYTES)
         if value is None:  # listed but not visible by name yet: the next look gets it
             break
         got.append((number, value))

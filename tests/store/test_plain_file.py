@@ -66,7 +66,11 @@ def test_a_record_that_others_can_write_to_is_none_of_ours(tmp_path: Path, mode:
         store.get("a b", "1")
     assert f"others can write to it (mode {mode:o})" in str(caught.value)
     assert f"chmod -R go-w '{tmp_path}/a b'" in caught.value.fix
-    assert b"x" == files.read(str(tmp_path / "a b" / "1"))
+    path = str(tmp_path / "a b" / "1")
+    for read in (files.read, read_plain):
+        with pytest.raises(UnfitFileError, match="others can write to it"):
+            read(path)
+        assert b"x" == read(path, alone=False)
 
 
 def test_a_file_that_grows_while_it_is_read_is_read_no_further(

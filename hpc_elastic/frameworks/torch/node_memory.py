@@ -87,7 +87,7 @@ def write_began(folder: str, began: Began) -> None:
 def read_began(folder: str) -> Began | None:
     """Return the record of the newest round; None without one."""
     try:
-        return read(Began, read_plain(os.path.join(folder, BEGAN), alone=True))
+        return read(Began, read_plain(os.path.join(folder, BEGAN)))
     except (OSError, DamagedError):
         return None
 

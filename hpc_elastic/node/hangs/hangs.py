@@ -377,7 +377,7 @@ def read_lengths(directory: str, node: str) -> tuple[dict[str, Length], tuple[in
     try:
         names = files.list_names(directory)
         for name in [own] if own in names else names[:_MOST_OTHERS]:
-            lengths, ticking = decode(parse(files.read(os.path.join(directory, name), alone=True) or b"{}"))
+            lengths, ticking = decode(parse(files.read(os.path.join(directory, name)) or b"{}"))
             if lengths:
                 return lengths, ticking if name == own else ()
     except (OSError, ValueError):

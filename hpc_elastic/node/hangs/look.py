@@ -157,10 +157,7 @@ def read_looks(directory: str, nodes: Sequence[str], most: int) -> dict[str, tup
     """
     there = set(files.list_names(directory))
     written = [node for node in nodes if node + _ENDING in there][:most]
-    return {
-        node: _parse(files.read(os.path.join(directory, node + _ENDING), alone=True) or b"")
-        for node in written
-    }
+    return {node: _parse(files.read(os.path.join(directory, node + _ENDING)) or b"") for node in written}
 
 
 class _Ranks(NamedTuple):

@@ -78,7 +78,7 @@ class LessonFile:
     def read(self) -> Lessons:
         """Return the lessons; none where there is no file of this user, or a damaged one."""
         try:
-            found = typed_json.read(Lessons, read_plain(self._path, limit=_MOST_BYTES, alone=True))
+            found = typed_json.read(Lessons, read_plain(self._path, limit=_MOST_BYTES))
         except (OSError, StoreError, DamagedError):
             return Lessons()
         if found.format != _FORMAT:

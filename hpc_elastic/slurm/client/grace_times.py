@@ -20,7 +20,7 @@ FORMAT = 1
 def read_site(paths: RunPaths) -> Site | None:
     """Return the times that the run directory keeps, None if there are none that can be read."""
     try:
-        stored = parse_object(files.read(paths.site, alone=True) or b"")
+        stored = parse_object(files.read(paths.site) or b"")
         is_whole = stored.get("format") == FORMAT and stored.keys() >= set(Site._fields)
         return decode(Site, stored) if is_whole else None
     except (OSError, DamagedError):

@@ -157,7 +157,8 @@ def _ends_for_its_script(slurm: Slurm, start: Start) -> bool:
 def _beat(paths: RunPaths) -> bytes | None:
     """Return how far the batch script has counted, empty if it has not begun; None if that is not known."""
     try:
-        return files.read(paths.batch_beat) or b""
+        # A shell writes it by the user's umask; whether it changes is all that counts.
+        return files.read(paths.batch_beat, alone=False) or b""
     except OSError:
         return None
 

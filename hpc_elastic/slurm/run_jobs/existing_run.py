@@ -200,7 +200,7 @@ def may_be_queued(paths: RunPaths) -> bool:
 
 def _creator_of(paths: RunPaths) -> str:
     try:
-        data = files.read(paths.identity, alone=True)
+        data = files.read(paths.identity)
         found = "" if data is None else parse_object(data).get("creator", "")
     except (OSError, DamagedError):
         return ""

@@ -223,7 +223,7 @@ class _StoredSpec(NamedTuple):
 def _stored(paths: RunPaths) -> _StoredSpec:
     types = {name: _TYPES.get(row.kind, str | None) for name, row in JOB.items()}
     try:
-        data = files.read(paths.job, alone=True)
+        data = files.read(paths.job)
         stored = {} if data is None else read(StoredJob, data).spec
         sound = fitting(types, stored)
     except (OSError, DamagedError):

@@ -110,7 +110,7 @@ def read_record(path: str) -> JobRecord:
         RunDirError: it is damaged.
     """
     try:
-        record = read_typed(JobRecord, files.read(path, alone=True) or b"")
+        record = read_typed(JobRecord, files.read(path) or b"")
     except DamagedError as error:
         raise RunDirError(
             f"{path} is damaged, which tells of a job: {error}",

@@ -232,7 +232,7 @@ def read_identity(paths: RunPaths) -> dict[str, object]:
         RunDirError: there is none, or it is damaged or of another format.
     """
     try:
-        data = files.read(paths.identity, alone=True)
+        data = files.read(paths.identity)
     except OSError as error:
         raise RunDirError(
             f"{paths.identity} cannot be read: {error.strerror}",
@@ -433,7 +433,7 @@ def read_spec(paths: RunPaths, by: object) -> JobSpec:
 
 def _spec_in(paths: RunPaths) -> dict[str, Any]:
     try:
-        return read(StoredJob, read_plain(paths.job, alone=True)).spec
+        return read(StoredJob, read_plain(paths.job)).spec
     except (OSError, DamagedError) as error:
         raise _unreadable(paths.job, error) from None
 
@@ -446,7 +446,7 @@ def read_script(paths: RunPaths) -> str:
         StoreError: the file system does not give it now.
     """
     try:
-        script = read_plain(paths.script, alone=True).decode("utf-8", "surrogateescape")
+        script = read_plain(paths.script).decode("utf-8", "surrogateescape")
     except OSError as error:
         raise _unreadable(paths.script, error) from None
     found = _NAMES_RUN.search(script)
@@ -475,7 +475,7 @@ def read_functions(paths: RunPaths, script: str) -> str:
     if found is None:
         return ""
     try:
-        functions = read_plain(paths.functions, alone=True).decode("utf-8", "surrogateescape")
+        functions = read_plain(paths.functions).decode("utf-8", "surrogateescape")
     except OSError as error:
         raise _unreadable(paths.functions, error) from None
     from hpc_elastic.slurm.job.script import checksum  # noqa: PLC0415 - heavy

@@ -261,7 +261,8 @@ def _has_many(spec: JobSpec) -> bool:
 def _launcher_in_script(path: str) -> list[str]:
     """Warn of a shell script that starts a launcher, though perhaps not on every way through it."""
     try:
-        text = read_plain(path, own=False, limit=_LONGEST_SCRIPT).decode(errors="replace")
+        data = read_plain(path, own=False, alone=False, limit=_LONGEST_SCRIPT)  # the user has chosen it
+        text = data.decode(errors="replace")
     except OSError:
         return []
     if not re.match(r"#!.*sh\b", text) and not path.endswith(".sh"):
