@@ -171,9 +171,7 @@ class Finish:
             StoreError: the run directory cannot be read or written for minutes.
             RendezvousStateError: a record of the run is damaged.
         """
-        if self.start.task is None or self.start.is_submitted:
-            self.patiently(self._require_run)
-        state = self.patiently(self.log.refresh)
+        state = self.patiently(self._state)
         records = [*self.log.records]
         if self.start.task is None and not self.start.is_submitted:
             self.start = with_own_submission(self.start, records)
@@ -322,6 +320,12 @@ class Finish:
         return any(is_newer(name.node_id, than=mine) for name in names if name is not None)
 
     # the run directory
+
+    def _state(self) -> RunState:
+        """Check that the run is there, and read its journal."""
+        if self.start.task is None or self.start.is_submitted:
+            self._require_run()
+        return self.log.refresh()
 
     def _require_run(self) -> None:
         """Check that the run is there; nothing that was lost is made again."""
