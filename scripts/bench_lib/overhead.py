@@ -32,8 +32,8 @@ Overheads = dict[str, dict[str, float]]  # way -> what its slowest rank has meas
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this measure."""
     group = parser.add_argument_group("overhead", f"--measure {OVERHEAD}: needs torch; only by --measure")
-    group.add_argument("--steps", type=int, default=1200, metavar="N", help="of 50 ms, in each way (1200)")
-    group.add_argument("--rank-mb", type=int, default=100, metavar="MB", help="of state on each rank (100)")
+    group.add_argument("--steps", type=int, default=2400, metavar="N", help="of 50 ms, in each way (2400)")
+    group.add_argument("--rank-mb", type=int, default=16, metavar="MB", help="of state on each rank (16)")
 
 
 def measure(options: argparse.Namespace, failures: list[str]) -> Overheads:

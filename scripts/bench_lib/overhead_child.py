@@ -37,7 +37,7 @@ def main(meet: str, kind: str, replicas: int, steps: int, rank_mb: int) -> None:
     state = {"model": trained, "optimizer": optimizer}
     checkpoints = Checkpoints(every=None, replicas=1 if replicas else 0)
     checkpoints.load(state)
-    taken, copies = [], set[int]()
+    taken, copies = [], dict[int, int]()  # copies: when all ranks had them
     for step in range(steps):
         began = time.perf_counter()
         if step == 0:
@@ -48,9 +48,12 @@ def main(meet: str, kind: str, replicas: int, steps: int, rank_mb: int) -> None:
         taken.append(time.perf_counter() - began)
         memory = checkpoints._memory  # noqa: SLF001 - the measure looks inside
         if memory is not None and memory.copies is not None and memory.copies.step is not None:
-            copies.add(memory.copies.step)
+            copies.setdefault(memory.copies.step, step)
     dist.barrier()
-    later = taken[steps // 10 :]  # without the first ones, in which the memory is taken
+    known = list(
+        copies.values()
+    )  # between the first copy and the last one the interval is that of their cost
+    later = taken[known[0] + 1 : known[-1] + 1] if len(known) > 1 else taken[steps // 10 :]
     facts = {
         "share": sum(later) / (sum(later) + STEP_S * len(later)),
         "median_s": statistics.median(later),

@@ -154,11 +154,13 @@ class MemoryCopies:
         if step == self._start.step + 1:  # the first step may take longer than others
             self._next, self._since = step + 1, (step, self._clock.monotonic())
             return
-        error = self._background.wait()
+        is_busy = self._background.is_busy
+        error = None if is_busy else self._background.wait()
         if isinstance(error, Exception):
             self._problem = error
         train = self._seen(state)
-        if not self._agreed(step, is_needed=self._is_reserved or not is_rescued) or train is None:
+        is_needed = self._is_reserved or not is_rescued
+        if not self._agreed(step, is_needed=is_needed, is_busy=is_busy) or train is None:
             return
         began = self._clock.monotonic()
         if self._is_reserved:
@@ -184,21 +186,22 @@ class MemoryCopies:
             return None
         return train
 
-    def _agreed(self, step: int, *, is_needed: bool) -> bool:
+    def _agreed(self, step: int, *, is_needed: bool, is_busy: bool) -> bool:
         """Tell the other ranks how it stands, and plan the next copy; return whether to go on."""
         begun, since = self._since
         step_s = (self._clock.monotonic() - since) / max(1, step - begun)
         fatal = self._problem is not None and not isinstance(self._problem, NotFiniteError)
-        sends = (False, False) if self._replicas is None else self._replicas.look()
-        mine = [is_needed, self._problem is not None, fatal, *sends, self._cost_s, -step_s]
+        is_sending, not_sent = (False, False) if self._replicas is None else self._replicas.look()
+        at_work = is_busy or is_sending
+        mine = [is_needed, self._problem is not None, fatal, at_work, not_sent, self._cost_s, -step_s]
         found = self._ranks.greatest([float(one) for one in mine])
-        needed, failed, fatal_of_any, is_sending, not_sent, cost_s, least = found
+        needed, failed, fatal_of_any, any_is_busy, any_not_sent, cost_s, least = found
         if not needed or fatal_of_any:
             self._give_up()
             return False
-        if not_sent and self._replicas is not None:
+        if any_not_sent and self._replicas is not None:
             self._replicas.give_up()
-        elif is_sending:  # the next copy would leave no whole one on other nodes
+        if any_is_busy:  # the next copy could be the only whole one, and the loop would wait
             self._next = step + steps_between(_EXCHANGE_S, -least, self._share)
             return False
         if failed:
