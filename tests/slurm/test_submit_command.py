@@ -204,8 +204,12 @@ def test_where_to_look_follows_slurms_words(words: str, look: str) -> None:
             "correct --mem-per-gpu; man sbatch tells how it is written",
         ),
         (SlurmTimeoutError(("scontrol", "ping"), 30.0), "look with sinfo whether the controller is up"),
+        (
+            SlurmCommandError(("sbatch",), 1, "sbatch: fatal: Unable to process configuration file"),
+            "correct SLURM_CONF, or unset it: ",
+        ),
     ],
-    ids=["malformed", "no answer"],
+    ids=["malformed", "no answer", "no configuration"],
 )
 def test_what_has_nothing_to_do_with_the_nodes_is_not_compared_with_them(
     error: SlurmCommandError, fix: str

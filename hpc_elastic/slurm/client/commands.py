@@ -89,6 +89,7 @@ _WHERE_TO_LOOK = {  # a word of Slurm's refusal -> the command that shows what t
 }
 _BUSY = re.compile(r"temporarily un|rate.?limit|communication connection failure", re.IGNORECASE)
 _MALFORMED = re.compile(r"invalid (--[\w-]+) specification", re.IGNORECASE)
+_UNCONFIGURED = re.compile(r"unable to process configuration file", re.IGNORECASE)
 _LOOK_AGAIN = "look with sinfo whether the controller is up, then try again"
 
 
@@ -117,6 +118,8 @@ def unreachable_hint(command: str) -> str:
 
 def hint_for(error: SlurmCommandError) -> str:
     """Return the advice about a command of Slurm that failed."""
+    if _UNCONFIGURED.search(error.stderr):
+        return "correct SLURM_CONF, or unset it: then Slurm's commands read the configuration of this machine"
     if _UNREACHABLE.search(error.stderr):
         return unreachable_hint(error.argv[0])
     if is_unreachable(error):
