@@ -45,10 +45,16 @@ def prepare_run_dir(paths: RunPaths) -> None:
             raise StoreError(f"{paths.root}: {error.strerror}") from error
         in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
         raise RunDirError(
-            f"it cannot be used: {'it is no directory' if in_the_way else error.strerror}",
+            f"{_part(error, paths)} cannot be used: {'it is no directory' if in_the_way else error.strerror}",
             where=where,
             fix="choose a directory on a shared file system that you can write to with --run-dir",
         ) from error
+
+
+def _part(error: OSError, paths: RunPaths) -> str:
+    """Return the directory in the run directory in which something could not be made, else `it`."""
+    place = os.path.dirname(error.filename or "")
+    return os.path.relpath(place, paths.root) if place.startswith(paths.root + os.sep) else "it"
 
 
 def holds_submitted_run(paths: RunPaths) -> bool:

@@ -62,10 +62,12 @@ def test_a_store_that_may_not_write_says_so(run_paths: RunPaths) -> None:
 
 def test_an_agent_that_may_not_write_says_so(tmp_path: Path) -> None:
     """Once, with the directory and what to do, before any worker starts."""
+    (tmp_path / "run" / "logs").mkdir(0o500, parents=True)
+    os.chmod(tmp_path / "run", 0o700)
     os.chmod(tmp_path, 0o500)
-    for root in (tmp_path, tmp_path / "new"):
+    for root, part in ((tmp_path, "it"), (tmp_path / "new", "it"), (tmp_path / "run", "logs")):
         done = run(powerless(agent(root, "--no-python", "true")))
-        os_error = f"error: run directory {root}: it cannot be used: Permission denied"
+        os_error = f"error: run directory {root}: {part} cannot be used: Permission denied"
         assert (2, [os_error]) == (done.returncode, done.stderr.splitlines()[:1])
         assert "fix: choose a directory on a shared file system that you can write to" in done.stderr
 
