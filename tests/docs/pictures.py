@@ -3,6 +3,7 @@
 ``docs/images/terminal.svg`` is the recording of a run on this machine of which a worker crashes. Each line
 appears when it came. ``docs/images/report.png`` is the report of a run on eight nodes, in a browser.
 ``docs/images/watch.svg`` is the screen of ``watch`` while a run on four nodes goes on, one of which is slow.
+``docs/images/journey.svg`` shows which bucket of the account the time between two records or lines is in.
 Names of pictures as arguments make these alone.
 """
 
@@ -25,6 +26,8 @@ from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
+from hpc_elastic.account.facts import Doing, WorkFact
+from hpc_elastic.account.spans import Bucket, History, Span, SubmitTime, series_of
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
     Cause,
@@ -37,12 +40,14 @@ from hpc_elastic.record.journal import (
     MarkedCheckpoint,
     Member,
     NodeSlow,
+    Record,
     Requeued,
     RoundEnded,
     RoundFormed,
     RunEnded,
     Then,
 )
+from hpc_elastic.report.explain.page import _COLOURS as COLOURS
 from tests.browser.chromium import chromium
 from tests.cli.recorded_runs import run_in, write, write_facts
 
@@ -257,6 +262,95 @@ def report(directory: Path) -> bytes:
         return browser.picture()
 
 
+def story() -> tuple[History, dict[float, str]]:
+    """Return a run of two starts, and the events by which its buckets begin and end, by their times [s]."""
+    first, second = Epoch(0, 0, 0, 0), Epoch(0, 0, 1, 0)
+    members = (Member("node1.1", "node1", 8), Member("node2.1", "node2", 8))
+    entries: list[tuple[float, Entry]] = [
+        (60.0, EpochStarted(first, "7", ("node1", "node2"))),
+        (66.0, RoundFormed(1, first, members, "node1", 29400, None)),
+        (200.0, RoundEnded(1, Cause.CRASH, ("node2",), None, 50)),
+        (206.0, RoundFormed(2, first, members, "node1", 29400, MarkedCheckpoint(50, None))),
+        (400.0, DrainRequested(Cause.PREEMPTION, "node1", Then.LEAVE, "")),
+        (420.0, Drained(first, Cause.PREEMPTION, 200, "")),
+        (421.0, Requeued(first, Cause.PREEMPTION)),
+        (500.0, EpochStarted(second, "7", ("node1", "node2"))),
+        (506.0, RoundFormed(3, second, members, "node1", 29400, MarkedCheckpoint(200, None))),
+        (700.0, RunEnded(Decision.DONE, 0, "all workers succeeded", None)),
+    ]
+    records = [Record(place, at, "node1", entry) for place, (at, entry) in enumerate(entries, start=1)]
+    facts: list[WorkFact] = []
+    spans = ((1, 2, 66.0, 198.0, 0, 100), (2, 4, 206.0, 396.0, 50, 200), (3, 9, 506.0, 690.0, 200, 320))
+    for number, known, begin, end, low, high in spans:
+
+        def line(doing: Doing, at: float, step: int | None = None, save_s: float = 0.0) -> WorkFact:
+            return WorkFact(number, doing, at, at, "node1.1", known, step, save_s)  # noqa: B023 - called here
+
+        facts += [line(Doing.STARTED, begin + 2), line(Doing.IMPORTED, begin + 8)]
+        facts += [line(Doing.STEP, begin + 20, low + 1), line(Doing.STEP, begin + 60, low + 50)]
+        facts += [line(Doing.STEP, begin + 80, low + 60, 10.0), line(Doing.STEP, end, high, 10.0)]
+        gone = line(Doing.GONE, {1: 203.0, 2: 418.0, 3: 698.0}[number], None, 10.0)
+        facts.append(gone._replace(known=known + 1))
+    happened = {0.0: "submission"}
+    happened |= {record.at: _STORY[type(record.entry)] for record in records}
+    for fact in facts:
+        happened.setdefault(fact.at, "" if fact.doing is Doing.STEP else _STORY_LINES[fact.doing])
+    return History(records, facts, (SubmitTime(0, 0.0),)), happened
+
+
+_STORY: dict[type, str] = {
+    EpochStarted: "the agents of a start speak",
+    RoundFormed: "a round is formed",
+    RoundEnded: "the round is over: a worker has failed",
+    DrainRequested: "Slurm wants the nodes back",
+    Drained: "all ranks have saved and stopped",
+    Requeued: "the job is requeued",
+    RunEnded: "the run is done",
+}
+_STORY_LINES = {
+    Doing.STARTED: "the workers run",
+    Doing.IMPORTED: "a rank has imported hpc_elastic.worker",
+    Doing.GONE: "no worker is left",
+}
+_JOURNEY_ROW, _JOURNEY_BOX, _JOURNEY_WIDTH = 26, 170, 620  # [px]
+
+
+def journey() -> str:
+    """Return the buckets of a run in their order as SVG, each between the events that begin and end it."""
+    history, happened = story()
+    merged: list[Span] = []
+    for span in series_of(history).spans:
+        if not merged or merged[-1].bucket is not span.bucket:
+            merged.append(span)
+    parts = []
+    for place, span in enumerate(merged):
+        y = place * _JOURNEY_ROW
+        event = happened.get(span.begin) or _STORY_STEPS.get(span.bucket, "a step is done")
+        parts.append(f'<text x="0" y="{y + 16}" text-anchor="start">{escape(event)}</text>')
+        box = f'x="320" y="{y + 4}" width="{_JOURNEY_BOX}" height="{_JOURNEY_ROW}"'
+        parts.append(f'<rect {box} fill="{COLOURS[span.bucket]}" stroke="#fff"/>')
+        parts.append(f'<text class="b" x="330" y="{y + 21}">{escape(span.bucket.value)}</text>')
+    height = len(merged) * _JOURNEY_ROW + 30
+    end = f'<text x="0" y="{height - 14}">{escape(_STORY[RunEnded])}</text>'
+    style = "text{font:13px system-ui,sans-serif;fill:#1c1e21}"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-10 0 {_JOURNEY_WIDTH} {height}" '
+        f'width="{_JOURNEY_WIDTH}"><title>The buckets of a run, and the events between them</title>'
+        f"<style>{style}</style>"
+        f'<rect x="-10" width="100%" height="100%" fill="#fff"/>{"".join(parts)}{end}</svg>\n'
+    )
+
+
+_STORY_STEPS = {
+    Bucket.TRAINING: "a step that is new is done",
+    Bucket.SAVING: "the loop waits for a save",
+    Bucket.NOTICING: "the last step is done",
+    Bucket.DRAINING: "the last step is done",
+    Bucket.ENDING: "the last step is done",
+    Bucket.AGAIN: "a step of before is done again",
+}
+
+
 def _made_in(make: Callable[[Path], str | bytes], name: str) -> None:
     with tempfile.TemporaryDirectory() as place:
         made = make(Path(place))
@@ -266,6 +360,7 @@ def _made_in(make: Callable[[Path], str | bytes], name: str) -> None:
 PICTURES: dict[str, Callable[[Path], str | bytes]] = {
     "terminal.svg": lambda place: terminal(recorded(place)),
     "report.png": report,
+    "journey.svg": lambda _place: journey(),
     "watch.svg": lambda place: screen(watched(place), "A run on four nodes, one of which is slow"),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from tests.docs.pictures import COLUMNS, COMMANDS, IMAGES, SCREEN, terminal
+from tests.docs.pictures import COLUMNS, COMMANDS, IMAGES, SCREEN, journey, terminal
 
 SVG = "{http://www.w3.org/2000/svg}"
 MOST_BYTES = 150_000  # of a picture, so that the page loads at once
@@ -27,6 +27,11 @@ def test_the_screen_of_watch_is_that_of_a_run_with_a_slow_node() -> None:
     assert len(lines) <= SCREEN[1]
     assert max(map(len, lines)) <= SCREEN[0]
     assert any("running, slow" in line for line in lines)
+
+
+def test_the_journey_of_a_run_is_that_of_the_rules() -> None:
+    """The picture of the buckets is the one that the account makes today."""
+    assert journey() == (IMAGES / "journey.svg").read_text()
 
 
 def test_the_report_is_a_small_picture() -> None:
