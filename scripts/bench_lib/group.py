@@ -134,25 +134,29 @@ class Group:
         name = f"{stamp.started_s:.6f}+{stamp.rank}+{stamp.world_size}+{stamp.pid}"
         return (self._stamps / name).read_text(encoding="ascii")
 
-    def wait_for_workers(self, after_s: float = 0.0, agents: int = 0) -> list[Stamp]:
+    def wait_for_workers(
+        self, after_s: float = 0.0, agents: int = 0, limit_s: float = LIMIT_S
+    ) -> list[Stamp]:
         """Wait until a whole world has started after a moment and return its workers.
 
         Args:
             after_s: monotonic time [s].
             agents: how many agents the world has; as many as were meant to be if 0.
+            limit_s: how long at most [s].
         """
         world = (agents or self.shape.agents) * self.shape.workers
 
         def found() -> list[Stamp]:
             return [stamp for stamp in self.stamps(after_s) if stamp.world_size == world]
 
-        self._wait(lambda: len(found()) >= world, f"{world} workers to start")
+        self._wait(lambda: len(found()) >= world, f"{world} workers to start", limit_s)
         return found()
 
-    def wait_for_end(self) -> float:
-        """Wait until all agents have ended; return the monotonic time [s]."""
+    def wait_for_end(self, limit_s: float = LIMIT_S) -> float:
+        """Wait until all agents have ended, for so long at most [s]; return the monotonic time [s]."""
+        agents = self.agents
         self._wait(
-            lambda: all(agent.poll() is not None for agent in self.agents), "all agents to end", ends=True
+            lambda: all(one.poll() is not None for one in agents), "all agents to end", limit_s, ends=True
         )
         return time.monotonic()
 
@@ -169,14 +173,14 @@ class Group:
         agent.wait()
         return lost_s
 
-    def _wait(self, condition: Callable[[], bool], what: str, *, ends: bool = False) -> None:
-        deadline_s = time.monotonic() + LIMIT_S
+    def _wait(self, condition: Callable[[], bool], what: str, limit_s: float, *, ends: bool = False) -> None:
+        deadline_s = time.monotonic() + limit_s
         while not condition():
             ended = [agent.returncode for agent in self.agents if agent.poll() is not None]
             if ended and not ends:
                 raise GroupError(f"waited for {what}, but agents ended with {ended}:\n{self._printed()}")
             if time.monotonic() > deadline_s:
-                raise GroupError(f"waited {LIMIT_S:g} s for {what}:\n{self._printed()}")
+                raise GroupError(f"waited {limit_s:g} s for {what}:\n{self._printed()}")
             time.sleep(POLL_S)
 
     def _printed(self) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench_lib.answers import answers
+from bench_lib.first_start import first_start
 from bench_lib.group import Group, environment, is_alive
 from bench_lib.kills import kills
 from bench_lib.launchers import HPC_ELASTIC, Launcher, Shape
@@ -238,6 +239,7 @@ MEASURES: dict[str, Callable[[Launcher, Effort], Samples]] = {
     "recovery": recovery,
     "kills": kills,
     "commands": answers,
+    "first-start": first_start,
     "last-failure": last_failure,
     "join": join,
     "quorum": quorum,
@@ -245,6 +247,7 @@ MEASURES: dict[str, Callable[[Launcher, Effort], Samples]] = {
 }
 SLOW = (
     "commands",
+    "first-start",
     "last-failure",
     "join",
     "quorum",

@@ -77,6 +77,12 @@ ROWS = (
             ("logs_rank", "logs --rank 4000 -n 100 of 10 GB"),
         )
     ),
+    Row("first_start_cpu_s", "8 workers import PyTorch: CPU time of all processes [s]", None, 1),
+    Row("warm_first_start_cpu_s", "  the same with --preload [s]", None, 1),
+    Row("first_start_cpu_s_share", "  with --preload, times that without", 0.4, 2),
+    Row("first_start_calls", "  file-system calls below Python's paths", None, 0),
+    Row("warm_first_start_calls", "  the same with --preload", None, 0),
+    Row("first_start_calls_share", "  with --preload, times that without", 0.25, 2),
     Row("ended_s", "worker dies, no restarts left -> both agents ended [s]", 1, 3),
     Row("joined_s", "third agent starts -> world of 3 runs [s]", 0.3, 3),
     Row("quorum_s", "2 agents of 1:3 in a job of 2 nodes -> world of 2 runs [s]", 0.3, 3),

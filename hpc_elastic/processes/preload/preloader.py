@@ -189,7 +189,7 @@ class Preloader:
         if self.phase is not PreloadPhase.IMPORTING or self._process is None:
             return False
         stat = read_stat(self._process.pid)
-        if stat is not None and stat.state in "Tt":
+        if stat is not None and stat.state == "T":  # a debugger that traces it halts it for moments, "t"
             self._replace("was stopped")
         return self.phase is PreloadPhase.IMPORTING
 
