@@ -16,14 +16,23 @@ from hpc_elastic.testing.clock import FakeClock
 from tests.node.agents import QUICK, MakeAgents
 
 TURNS = """
-import glob, time
+import time
+from hpc_elastic.account.log_marks import marks_backwards
 rank, place = int(os.environ["RANK"]), os.environ["HPC_ELASTIC_RUN_DIR"]
 marks = os.path.join(place, "logs", "agents", os.environ["HPC_ELASTIC_NODE"] + ".times")
+
+
+def is_marked():
+    with open(marks, "rb") as file:
+        newest = next(marks_backwards(file.read()), None)
+    out = 2 * int(os.environ["LOCAL_RANK"])
+    return newest is not None and newest.sizes[out : out + 1] == (os.fstat(1).st_size,)
+
+
 for turn in range(8):
     if turn % 4 == rank:
-        before = os.path.getsize(marks)
         print("turn", turn, flush=True)
-        while os.path.getsize(marks) == before:
+        while not is_marked():
             time.sleep(0.01)
         open(os.path.join(place, f"turn{turn}"), "w").close()
     while not os.path.exists(os.path.join(place, f"turn{turn}")):

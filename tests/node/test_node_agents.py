@@ -155,10 +155,10 @@ def test_the_size_changes_while_it_runs(make: MakeAgents) -> None:
 def test_missing_nodes_are_named(make: MakeAgents) -> None:
     """When the join deadline passes, the job is handed back and the absent nodes are named."""
     agents = make("").submitted()
-    agents.start(0, "--join-timeout", "1", env=slurm("n2", "n[1-3]"))
+    agents.start(0, "--join-timeout", "1", env=slurm("n1", "n[1-3]"))
     output = agents.output(0)
     assert ExitCode.REQUEUE == agents.code(0)
-    assert "1 of 3 nodes joined within 1 s; missing: n1, n3" in output
+    assert "1 of 3 nodes joined within 1 s; missing: n2, n3" in output
     assert [Cause.JOIN_TIMEOUT] == [entry.cause for entry in agents.entries(Drained)]
 
 
