@@ -1,7 +1,7 @@
 """``python -m hpc_elastic.control_plane``: have the workers on this machine print where they are.
 
 Each prints the stacks of all its threads into its own stderr, so into its log. For all nodes of a job:
-``srun --overlap --jobid JOB --ntasks-per-node 1 python -m hpc_elastic.control_plane``. Only workers
+``srun --overlap --jobid JOB --ntasks-per-node 1 python -I -m hpc_elastic.control_plane``. Only workers
 that have opted in take part: those that use `worker_main` or a timer.
 """
 

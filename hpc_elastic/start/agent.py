@@ -405,7 +405,7 @@ def default_python() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit("error: this is no program, unlike torch.distributed.launch\n  fix: python -m hpc_elastic.run")
+    sys.exit("error: this is no program, unlike torch.distributed.launch\n  fix: hpc-elastic run")
 
 
 def run_env(options: LaunchOptions) -> RunEnv:

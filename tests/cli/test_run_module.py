@@ -258,4 +258,4 @@ def test_what_torchs_older_launcher_is_called_here_says_what_to_use() -> None:
         check=False,
     )
     assert done.returncode != 0
-    assert "fix: python -m hpc_elastic.run" in done.stderr
+    assert "fix: hpc-elastic run" in done.stderr

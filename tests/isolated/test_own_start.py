@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -157,7 +158,10 @@ def test_a_handler_of_the_users_own_is_found(tmp_path: Path, monkeypatch: pytest
     assert f"handler {tmp_path}/other\n" == done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("pythonpath", [":/nowhere", "../shared", "{place}/../shared"])
+@pytest.mark.parametrize(
+    "pythonpath",
+    [":/nowhere", "../shared", "{place}/../shared", "archive/lib", "~/lib", "archive/../archive/lib"],
+)
 def test_a_command_typed_by_hand_imports_nothing_planted(planted: Path, pythonpath: str) -> None:
     """Whatever PYTHONPATH says, once this package is found; before, site has looked for its two."""
     shutil.rmtree(planted / "hpc_elastic")
@@ -165,6 +169,9 @@ def test_a_command_typed_by_hand_imports_nothing_planted(planted: Path, pythonpa
         (planted / f"{name}.py").unlink()
     for name in ("__future__", "abc", "collections", "os", "prometheus_client"):
         (planted / f"{name}.py").write_text(TEXT)
+    for name in ("archive", "~"):
+        with zipfile.ZipFile(planted / name, "w") as archive:
+            archive.writestr("lib/typer.py", TEXT)
     code = "from hpc_elastic.cli.main import main; main()"
     (planted.parent / "hpc-elastic").write_text(code)
     environ = {"PYTHONPATH": pythonpath.format(place=planted)}
@@ -174,16 +181,17 @@ def test_a_command_typed_by_hand_imports_nothing_planted(planted: Path, pythonpa
 
 def test_pythonpath_comes_behind_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Absolute directories stay before the installed packages, and this package stays wherever it is."""
-    elsewhere, here = tmp_path / "elsewhere", tmp_path / "here"
+    elsewhere, here, absent = tmp_path / "elsewhere", tmp_path / "here", tmp_path / "absent"
     for place in (elsewhere, here / "lib"):
         place.mkdir(parents=True)
     monkeypatch.chdir(here)
     home = os.path.dirname(os.path.dirname(hpc_elastic.__file__))
     code = f"from hpc_elastic.isolated.callers_path import *; drop_callers_places(); {SAYS_PATH}"
-    found = json.loads(run(sys.executable, "-c", code, PYTHONPATH=f"lib:{elsewhere}:{here}::{home}").stdout)
+    path = f"lib:absent:~/lib:./a/../b:{absent}:{elsewhere}:{here}::{home}"
+    found = json.loads(run(sys.executable, "-c", code, PYTHONPATH=path).stdout)
     plain = json.loads(run(sys.executable, "-I", "-c", SAYS_PATH).stdout)
     rest = [place for place in plain[3:] if place != home]
-    assert [*plain[:3], str(elsewhere), home, *rest] == found
+    assert [*plain[:3], str(absent), str(elsewhere), home, *rest] == found
     monkeypatch.chdir(home)
     found = json.loads(run(sys.executable, "-c", code, PYTHONPATH=".").stdout)
     assert [*plain[:3], home, *rest] == found
