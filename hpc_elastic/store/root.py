@@ -9,15 +9,15 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 from typing import NamedTuple
 
 from hpc_elastic.errors import TakenOverError, UnfitFileError
 from hpc_elastic.paths import IDENTITY
 from hpc_elastic.store import files
 from hpc_elastic.store.plain_file import OTHERS_WRITE, owner_name
+from hpc_elastic.store.trust import TrustedPlace, is_exposed, trusted_uids, way_to
 from hpc_elastic.text import for_shell
-
-_HIDDEN = (errno.EACCES, errno.ENOENT, errno.ENOTDIR)
 
 
 def require_same(root: str, run_id: str) -> os.stat_result:
@@ -34,8 +34,7 @@ def require_same(root: str, run_id: str) -> os.stat_result:
     try:
         found = files.retry(lambda: os.stat(root))
     except OSError as error:
-        if error.errno == errno.EACCES:
-            _refuse_foreign_above(root)
+        _refuse_foreign_above(root, is_closed=error.errno == errno.EACCES)
         raise
     if found.st_uid != os.geteuid():
         raise taken(root, f"it belongs to user {owner_name(found.st_uid)}, not to you")
@@ -82,29 +81,29 @@ def taken(root: str, what: str) -> TakenOverError:
     )
 
 
-def _refuse_foreign_above(root: str) -> None:
+def _refuse_foreign_above(root: str, *, is_closed: bool) -> None:
     """Refuse a directory that cannot be reached, if the obstacle is another user's.
+
+    Args:
+        root: the run directory.
+        is_closed: whether the way ends for want of permission.
 
     Raises:
         TakenOverError: it is.
     """
-    place = _nearest(root)
-    found = os.stat(place)
-    if found.st_uid not in (0, os.geteuid()):
-        raise taken(root, f"{place} is in its way, which belongs to user {owner_name(found.st_uid)}")
-
-
-def _nearest(path: str) -> str:
-    """Return the existing part of a path."""
-    place = os.path.dirname(path)
-    while place != "/":
-        try:
-            os.stat(place)
-        except OSError:
-            place = os.path.dirname(place)
-        else:
-            break
-    return place
+    obstacle, owner = "", 0
+    try:
+        trusted = trusted_uids()
+        for place in way_to(root):
+            is_seen = place.entry_uid is not None
+            obstacle, owner = (place.entry, place.entry_uid or 0) if is_seen else (place.path, place.uid)
+            if place.is_link and owner not in trusted:
+                what = f"{obstacle} is in its way, a link that belongs to user {owner_name(owner)}"
+                raise taken(root, what)
+    except OSError:  # the file system is away
+        return
+    if is_closed and owner not in trusted:
+        raise taken(root, f"{obstacle} is in its way, which belongs to user {owner_name(owner)}")
 
 
 class _Seen(NamedTuple):
@@ -115,6 +114,18 @@ class _Seen(NamedTuple):
 
 def _seen(status: os.stat_result) -> _Seen:
     return _Seen(status.st_dev, status.st_ino, status.st_uid)
+
+
+class _Kept(NamedTuple):
+    """An entry on the way to a run directory. A file system that is mounted again has another device."""
+
+    inode: int
+    uid: int | None
+    is_directory: bool
+
+
+def _kept(place: TrustedPlace) -> _Kept:
+    return _Kept(place.inode, place.entry_uid, place.is_directory)
 
 
 class HeldRoot:
@@ -132,7 +143,7 @@ class HeldRoot:
         self._run_id = run_id_in(root)
         self._fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._seen = _seen(os.fstat(self._fd))
-        self._above = {place: _seen(os.stat(place)) for place in _above(root)}
+        self._way = {place.entry: _kept(place) for place in way_to(root)}
 
     @property
     def reached(self) -> str:
@@ -140,7 +151,7 @@ class HeldRoot:
         return f"/proc/self/fd/{self._fd}"
 
     def check(self) -> None:
-        """Look at the entry with the directory's name; costs one `stat`.
+        """Look at the entry with the directory's name; costs one `stat` while the directory is reached.
 
         Does not report a file system that does not answer: the next reading or writing does.
 
@@ -149,10 +160,11 @@ class HeldRoot:
         """
         try:
             status = os.stat(self._root)
-        except OSError as error:
-            if error.errno in _HIDDEN:
-                self._check_above()
+        except OSError:
+            self._check_way()
             return
+        if not stat.S_ISDIR(status.st_mode):
+            raise taken(self._root, "it is not a directory any more")
         if _seen(status) == self._seen and not status.st_mode & OTHERS_WRITE:
             return
         try:
@@ -165,30 +177,29 @@ class HeldRoot:
             return
         self._seen = _seen(status)  # the file system numbers anew what it has forgotten, as sshfs does
 
-    def _check_above(self) -> None:
-        """Look whether a directory above was exchanged.
+    def _check_way(self) -> None:
+        """Look whether an entry on the way to the directory was exchanged, those above first.
+
+        A link counts by its own owner: its target can be a directory of root's, or missing.
 
         Raises:
             TakenOverError: it was.
         """
-        place = _nearest(self._root)
-        before = self._above.get(place)
         try:
-            now = _seen(os.stat(place))
-        except OSError:
+            trusted = trusted_uids()
+            for place in way_to(self._root):
+                if place.entry_uid is None or self._way.get(place.entry) == _kept(place):
+                    continue
+                what = "it" if place.entry == self._root else f"{place.entry} on the way to it"
+                if place.entry_uid not in trusted:
+                    link = "is a link that " if place.is_link else ""
+                    raise taken(self._root, f"{what} {link}now belongs to user {owner_name(place.entry_uid)}")
+                if not place.is_directory and is_exposed(place):
+                    kind = "a link" if place.is_link else "a file"
+                    raise taken(self._root, f"{what} is now {kind}, and other users can put one there")
+        except OSError:  # the file system is away
             return
-        if before is not None and now != before and now.uid not in (0, os.geteuid()):
-            raise taken(self._root, f"{place} above it now belongs to user {owner_name(now.uid)}")
 
     def close(self) -> None:
         """Let the directory go."""
         os.close(self._fd)
-
-
-def _above(path: str) -> list[str]:
-    """Return all directories above a path."""
-    found, place = [], path
-    while place != "/":
-        place = os.path.dirname(place)
-        found.append(place)
-    return found

@@ -46,20 +46,38 @@ def exposures(path: str, *, with_groups: bool = True) -> list[Exposure]:
     Raises:
         OSError: the file system does not tell.
     """
-    places = way_to(path)
+    places = list(way_to(path))
+    return judge(places, _trusted(places, with_groups=with_groups))
+
+
+def is_exposed(place: TrustedPlace) -> bool:
+    """Tell whether others can exchange the entry of a directory on the way to a run."""
+    return bool(judge([place], _trusted([place], with_groups=True)))
+
+
+def _trusted(places: Iterable[TrustedPlace], *, with_groups: bool) -> Trusted:
     gids = {place.gid for place in places if place.mode & stat.S_IWGRP} if with_groups else set()
-    me = os.geteuid()
-    uids = {0, me, *(place.uid for place in places[:1] if place.uid == _UNMAPPED)}
-    return judge(places, Trusted(me, frozenset(uids), frozenset(filter(_is_private_group, gids))))
+    return Trusted(os.geteuid(), trusted_uids(), frozenset(filter(_is_private_group, gids)))
 
 
-def way_to(path: str) -> list[TrustedPlace]:
-    """Return all directories on the way to a path, those above first, as far as they can be seen.
+def trusted_uids() -> frozenset[int]:
+    """Return root and the user; in a user namespace also the number that root of the machine has there.
 
     Raises:
         OSError: the file system does not tell.
     """
-    found: list[TrustedPlace] = []
+    of_machine = os.stat("/").st_uid
+    return frozenset({0, os.geteuid(), *([_UNMAPPED] if of_machine == _UNMAPPED else [])})
+
+
+def way_to(path: str) -> Iterator[TrustedPlace]:
+    """Yield all directories on the way to a path, those above first, as far as they can be seen.
+
+    A link is yielded before its target is looked at.
+
+    Raises:
+        OSError: the file system does not tell.
+    """
     here, names, links = "/", _parts(path), 0
     while names:
         name = names.pop(0)
@@ -71,7 +89,7 @@ def way_to(path: str) -> list[TrustedPlace]:
             place = _look(here, entry)
         except (PermissionError, NotADirectoryError, FileNotFoundError):
             break
-        found.append(place)
+        yield place
         if place.entry_uid is None:
             break
         if not place.is_link:
@@ -83,7 +101,6 @@ def way_to(path: str) -> list[TrustedPlace]:
             break
         here = "/" if target.startswith("/") else here
         names = [*_parts(target), *names]
-    return found
 
 
 def _parts(path: str) -> list[str]:
@@ -98,11 +115,18 @@ def _look(directory: str, entry: str) -> TrustedPlace:
         FileNotFoundError,
         PermissionError,
     ):  # the owner counts all the same
-        uid, is_link = None, False
-    else:
-        uid, is_link = of_entry.st_uid, stat.S_ISLNK(of_entry.st_mode)
+        of_entry = None
     acl = _acl_of(directory) if status.st_mode & stat.S_IWGRP else None
-    return TrustedPlace(directory, status.st_uid, status.st_gid, status.st_mode, acl, entry, uid, is_link)
+    place = TrustedPlace(directory, status.st_uid, status.st_gid, status.st_mode, acl, entry, None)
+    if of_entry is None:
+        return place
+    mode = of_entry.st_mode
+    return place._replace(
+        entry_uid=of_entry.st_uid,
+        is_link=stat.S_ISLNK(mode),
+        is_directory=stat.S_ISDIR(mode),
+        inode=of_entry.st_ino,
+    )
 
 
 def _acl_of(directory: str) -> bytes | None:
@@ -260,6 +284,8 @@ class TrustedPlace(NamedTuple):
         entry: path of the entry.
         entry_uid: the entry's owner; None while it is not there, as the user makes it.
         is_link: whether the entry is a symbolic link.
+        is_directory: whether the entry is a directory.
+        inode: number of the entry.
     """
 
     path: str
@@ -270,6 +296,8 @@ class TrustedPlace(NamedTuple):
     entry: str
     entry_uid: int | None
     is_link: bool = False
+    is_directory: bool = False
+    inode: int = 0
 
 
 class Trusted(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -118,7 +118,7 @@ def test_somebody_elses_directory_above_is_noticed(run: Path, held: HeldRoot) ->
     run.parent.rename(run.parent.with_name("moved"))
     run.parent.mkdir()
     os.chown(run.parent, NOBODY, NOBODY)
-    with pytest.raises(TakenOverError, match=f"{run.parent} above it now belongs to user nobody"):
+    with pytest.raises(TakenOverError, match=f"{run.parent} on the way to it now belongs to user nobody"):
         held.check()
 
 
@@ -135,3 +135,70 @@ def test_a_link_in_its_place_is_followed_to_what_it_is(run: Path, held: HeldRoot
     run.symlink_to(run.with_name("other"))
     with pytest.raises(TakenOverError):
         held.check()
+
+
+def _link(place: Path, target: str) -> None:
+    place.symlink_to(target)
+    os.chown(place, NOBODY, NOBODY, follow_symlinks=False)
+
+
+IN_THE_WAY: dict[str, tuple[Callable[[Path], None], str]] = {
+    "to nothing": (lambda place: _link(place, "/nowhere"), "is a link that now belongs to user nobody"),
+    "to a device": (lambda place: _link(place, "/dev/null"), "is a link that now belongs to user nobody"),
+    "to root's": (lambda place: _link(place, "/etc"), "is a link that now belongs to user nobody"),
+    "to itself": (lambda place: _link(place, place.name), "is a link that now belongs to user nobody"),
+    "to no name": (lambda place: _link(place, "n" * 300), "is a link that now belongs to user nobody"),
+    "the user's link": (lambda place: place.symlink_to("/nowhere"), "is now a link, and other users"),
+    "the user's file": (Path.touch, "is now a file, and other users"),
+}
+
+
+@needs_root
+@pytest.mark.parametrize("is_above", [True, False])
+@pytest.mark.parametrize("case", IN_THE_WAY)
+def test_what_another_user_puts_in_the_way_is_noticed(tmp_path: Path, case: str, *, is_above: bool) -> None:
+    """In a shared place, whatever its link leads to; also what it has moved there of the user's."""
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o755)
+    os.chown(shared, NOBODY, NOBODY)
+    run = make_run(shared / "proj" / "run") if is_above else make_run(shared / "run")
+    place = run.parent if is_above else run
+    put, words = IN_THE_WAY[case]
+    with closing(HeldRoot(str(run))) as held:
+        place.rename(shared / "moved")
+        held.check()  # nothing is in its place: a file system may look like that
+        put(place)
+        with pytest.raises(TakenOverError) as caught:
+            held.check()
+    if is_above:
+        assert f"{place} on the way to it {words}" in caught.value.message
+
+
+@needs_root
+def test_links_of_the_user_that_lead_nowhere_for_a_while_are_waited_for(tmp_path: Path) -> None:
+    """As those to a file system that is mounted on demand, in a shared place and in one of the user's own."""
+    (tmp_path / "shared").mkdir()
+    os.chown(tmp_path / "shared", NOBODY, NOBODY)
+    (tmp_path / "shared" / "scratch").symlink_to(tmp_path / "mount")
+    run = make_run(tmp_path / "mount" / "run")
+    (tmp_path / "home").symlink_to("shared/scratch")
+    with closing(HeldRoot(str(tmp_path / "home" / "run"))) as held:
+        run.parent.rename(tmp_path / "away")
+        held.check()
+        (tmp_path / "home").unlink()
+        (tmp_path / "home").symlink_to("elsewhere")  # the user's doing: others cannot
+        held.check()
+
+
+@needs_root
+@pytest.mark.parametrize("target", ["/nowhere", "/etc", "proj"])
+def test_a_link_of_another_user_above_is_not_waited_for(run: Path, target: str) -> None:
+    """By `finish`, which has not seen what was there at the start."""
+    run.parent.rename(run.parent.with_name("moved"))
+    with pytest.raises(FileNotFoundError):
+        require_same(str(run), "train-1")
+    _link(run.parent, target)
+    with pytest.raises(
+        TakenOverError, match=f"{run.parent} is in its way, a link that belongs to user nobody"
+    ):
+        require_same(str(run), "train-1")
