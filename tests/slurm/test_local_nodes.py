@@ -16,6 +16,9 @@ from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Cause, Decision, Drained, Requeued, RoundFormed
 from hpc_elastic.record.run_log import read_records, read_state
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.local.nodes import run_local
+from hpc_elastic.slurm.submit.request import SubmitRequest
 from hpc_elastic.testing.waiting import wait_until
 
 WORKER = """
@@ -208,6 +211,21 @@ def test_a_terminated_run_whose_directory_is_gone_leaves(tmp_path: Path, started
     assert ExitCode.FAILED == code, output
     assert f"run directory {run.paths.root}: it is gone" in log
     assert not os.path.exists(run.paths.root)
+
+
+def test_a_failed_run_whose_directory_cannot_be_read_has_the_code_of_its_script(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As after an exchange of the directory: `finish` has told why, and nothing is added to that."""
+    paths = RunPaths(tmp_path / "run")
+    for directory in (paths.root, *paths.directories()):
+        os.mkdir(directory)
+    script = f"cd {tmp_path} && mv run away && touch run && echo it is said; exit 76"
+    spec = JobSpec(command=["true"], name="train")
+    assert 76 == run_local(SubmitRequest(spec, paths, "train-1", "token", 0, script), nodes=1)
+    said = capfd.readouterr()
+    assert f"hpc_elastic: to go on: hpc-elastic submit --resume {paths.root}\n" in said.out
+    assert "" == said.err
 
 
 def test_nothing_outlives_a_runner_that_is_killed(tmp_path: Path, started: list[LocalRun]) -> None:

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Mapping
 
 from hpc_elastic.clock import Clock, SystemClock, date_text
+from hpc_elastic.errors import StoreError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.ids import CANCELLED_CODE, LOCAL_JOB
 from hpc_elastic.isolated.lookup import argv_here
@@ -153,7 +154,12 @@ class LocalRunner:
         restart = 0
         while True:
             code = self._start(restart)
-            state = self._journal.refresh()
+            try:
+                state = self._journal.refresh()
+            except StoreError:
+                if code != ExitCode.FAILED:
+                    raise
+                return self._not_again(code)  # `finish` has told why
             is_current = state.epoch.submission >= self._request.submission
             ending, wanted = state.ending if is_current else None, ended_by(self._told_to_end, state)
             if self._told_to_end and code != ExitCode.FAILED and ending in (None, wanted):
@@ -161,14 +167,18 @@ class LocalRunner:
             if ending is not None:
                 return code if code < _KILLED else ending.exit_code
             if code != ExitCode.REQUEUE or self._interrupts:
-                where = to_go_on(self._request.paths)
-                self._say_last(f"{where}: hpc-elastic submit --resume {self._quoted_root}")
-                return code
+                return self._not_again(code)
             restart += 1
             self._say(f"requeued: start {restart + 1} follows")
             if self._was_interrupted(REQUEUE_PAUSE_S):
                 reason = "interrupted between two starts"
                 return self._end(RunEnded(Decision.STOPPED, ExitCode.OK, reason, None))
+
+    def _not_again(self, code: int) -> int:
+        """Tell the way to go on, and return the exit code."""
+        where = to_go_on(self._request.paths)
+        self._say_last(f"{where}: hpc-elastic submit --resume {self._quoted_root}")
+        return code
 
     @property
     def _quoted_root(self) -> str:
