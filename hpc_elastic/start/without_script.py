@@ -12,8 +12,9 @@ from hpc_elastic.errors import HpcElasticError, TakenOverError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.ids import Env
 from hpc_elastic.meet.liveness import is_alive
+from hpc_elastic.meet.member_names import TERMINAL
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.journal import Decision, RunEnded
+from hpc_elastic.record.journal import Cause, Decision, RunEnded
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.store.shared_dir import SharedDirStore
 
@@ -37,7 +38,10 @@ def finish_in_its_place(paths: RunPaths, task: TaskStart | None, opened: OpenAge
     """
     is_told_to_leave = exit_code == ExitCode.REQUEUE and bool(opened.loop.last_signal)
     if task is None:
-        _finish_job(paths, opened, is_told_to_leave=is_told_to_leave)
+        drained = opened.run.state.drained
+        is_in_vain = drained is not None and drained.cause is Cause.JOIN_TIMEOUT
+        place = place_before_a_round(opened.run) if is_in_vain else None
+        _finish_job(paths, opened, place, is_told_to_leave=is_told_to_leave)
     elif is_told_to_leave:
         _finish_task(paths, task, opened)
 
@@ -52,10 +56,16 @@ def record_takeover(opened: OpenAgent, outcome: Outcome) -> None:
         log.commit(lambda state: ending if state.ending is None else None)
 
 
-def _finish_job(paths: RunPaths, opened: OpenAgent, *, is_told_to_leave: bool) -> None:
-    """Finish a job; the first survivor does it, the next ones only if nothing comes of that for a while."""
-    place, state = place_before_a_round(opened.run), opened.run.state
-    is_lost = place is not None
+def _finish_job(paths: RunPaths, opened: OpenAgent, place: int | None, *, is_told_to_leave: bool) -> None:
+    """Finish a job; the first survivor does it, the next ones only if nothing comes of that for a while.
+
+    Args:
+        paths: the run.
+        opened: the agent that has ended.
+        place: this node's place if it has waited for the first round of this start in vain.
+        is_told_to_leave: a signal ended it.
+    """
+    state, is_lost = opened.run.state, place is not None
     if place is None:
         place = opened.run.place_among_survivors()
         is_lost = state.batch_host in state.lost and state.batch_host not in state.unfit
@@ -80,6 +90,7 @@ def place_before_a_round(run: SharedRun) -> int | None:
     """Return this node's place where its start has formed no round and the batch host is silent.
 
     A batch host that is lost before its first round is no member of one, so no record says that it is lost.
+    One whose agent has left is not lost: its batch script decides.
 
     Args:
         run: the run, as the agent of this node sees it.
@@ -91,7 +102,7 @@ def place_before_a_round(run: SharedRun) -> int | None:
         return None
     now, lease = run.now(), run.settings.lease
     seen = (entry for entry in run.membership.roster.values() if entry.name.node == facts.batch_host)
-    if any(is_alive(entry, now, lease) for entry in seen):
+    if any(entry.name.phase in TERMINAL or is_alive(entry, now, lease) for entry in seen):
         return None
     others = [node for node in facts.expected if node != facts.batch_host]
     return others.index(run.node) if run.node in others else None

@@ -38,6 +38,15 @@ def test_a_batch_host_that_never_came_has_successors(node: MakeNode, clock: Fake
     assert None is place_before_a_round(first.run)
 
 
+def test_a_batch_host_whose_agent_has_left_has_none(node: MakeNode) -> None:
+    """Its batch script decides."""
+    first, second = (node(name, expected=JOB, batch_host="n1", settings=ALL_OF_THEM) for name in JOB[:2])
+    _wait_in_vain(first)
+    first.run.membership.leave(0)
+    _wait_in_vain(second)
+    assert None is place_before_a_round(second.run)
+
+
 def test_a_round_without_the_batch_host_has_none(node: MakeNode) -> None:
     """The loss of a member is recorded, and that decides."""
     alone = node("n2", expected=JOB, batch_host="n1")
