@@ -153,19 +153,21 @@ def test_logs(tmp_path: Path) -> None:
 
 def test_log_specs_of_another_package(tmp_path: Path) -> None:
     """They are found by their entry point and get what the flags say."""
-    (tmp_path / "theirs.py").write_text(
+    place = tmp_path / "packages"
+    place.mkdir()
+    (place / "theirs.py").write_text(
         "from hpc_elastic.multiprocessing import DefaultLogsSpecs\n"
         "class Specs(DefaultLogsSpecs):\n"
         "    def reify(self, envs):\n"
         "        open('specs', 'w').write(repr(self))\n"
         "        return super().reify(envs)\n"
     )
-    info = tmp_path / "theirs-1.dist-info"
+    info = place / "theirs-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[torchrun.logs_specs]\nmine = theirs:Specs\n")
     line = Line(tmp_path)
-    path = os.pathsep.join([str(tmp_path), *sys.path])
+    path = os.pathsep.join([str(place), *sys.path])
     ended = line.run("--logs-specs=mine", "--log-dir=logs", "-r", "1", "w.py", env={"PYTHONPATH": path})
     assert 0 == ended.code, ended.err
     assert f"root_log_dir={tmp_path / 'logs'}" in (tmp_path / "specs").read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hpc_elastic.multiprocessing.errors import ProcessFailure
 from hpc_elastic.node.listeners.telemetry_hooks import ASSIGN_RANKS, RENDEZVOUS, RUN, START
 from hpc_elastic.node.spec import WorkerState
 from hpc_elastic.timer import FileTimerRequest
+from hpc_elastic.worker.channel import Channel
 from tests.docs.pages import DOCS, first_cells
 from tests.node.telling import STATUS, Agent, Events, Metrics
 
@@ -213,9 +215,29 @@ def _documented() -> tuple[set[str], set[str]]:
     return plain | measured, told
 
 
-def test_the_page_names_what_the_agent_tells(put: Metrics, recorded: Events) -> None:
+def tell_steps(agent: Agent, directory: Path, *steps: tuple[int, int]) -> None:
+    """Have the agent look at two workers a minute after each step of theirs."""
+    agent.group.group_rank = 1  # the first node tells of the run, too
+    channels = [Channel.create(str(directory / f"channel{rank}")) for rank in range(2)]
+    for both in steps:
+        agent.clock.advance(60)
+        for channel, step in zip(channels, both, strict=True):
+            channel.tick(step)
+        agent.telemetry.steps(channels, agent.clock.monotonic())
+
+
+def test_the_step_of_the_slowest_worker(put: Metrics, tmp_path: Path) -> None:
+    """Its rate is that since the last look."""
+    agent = Agent()
+    tell_steps(agent, tmp_path, (10, 12), (130, 133))
+    assert 130 == put.last["workers.trainer.step"]
+    assert 2 == put.last["workers.trainer.steps_per_s"]
+
+
+def test_the_page_names_what_the_agent_tells(put: Metrics, recorded: Events, tmp_path: Path) -> None:
     """Every metric and event of an agent is on the page of their names, and nothing else is."""
     agent = Agent()
+    tell_steps(agent, tmp_path, (1, 1), (2, 2))
     for step in (RUN, RENDEZVOUS, ASSIGN_RANKS, START):
         with pytest.raises(OSError, match="x"), agent.telemetry.step(step):
             raise OSError("x")
