@@ -6,7 +6,8 @@ directory: the states that workers have kept there may be large. If it is an age
 it takes over the copies of a state. An agent that lives holds a lock on its directory.
 
 The directories of a user lie in one folder, so that no files of other users have to be looked through. Where
-another user has taken the name of that folder, an agent makes its directory beside it.
+another user has taken the name of that folder, an agent makes its directory beside it. Whose a directory is
+can be told only of an open one: the folder of an agent that ends goes, and another user may take its name.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -22,9 +22,10 @@ from typing import Final
 
 from hpc_elastic.errors import RunDirError
 from hpc_elastic.processes.guard import remove_directory
-from hpc_elastic.store.plain_file import OTHERS_WRITE
+from hpc_elastic.store.plain_file import OTHERS_WRITE, close_quietly
 
 _NAME: Final = re.compile(r"([0-9]+)-[0-9a-f]{8}")  # in the folder; the number is that of the process
+_TRIES: Final = 3  # to make the folder; each time an agent that ends may have removed it
 _MOST_NAMES: Final = 1000  # entries that are looked at where all users can make some
 
 
@@ -39,7 +40,7 @@ def scratch_directory(places: Iterable[str] | None = None, copies: str = "") -> 
     Raises:
         RunDirError: none of them can be written to.
     """
-    usual = ("/dev/shm", os.environ.get("TMPDIR", "/tmp"), "/tmp")  # noqa: S108
+    usual = ("/dev/shm", os.environ.get("TMPDIR") or "/tmp", "/tmp")  # noqa: S108
     place, path, descriptor = _made(usual if places is None else places)
     try:
         remove_left(place, copies, path)
@@ -60,22 +61,25 @@ def remove_left(place: str, copies: str = "", to: str = "") -> None:
         to: the directory that they are moved to.
     """
     with suppress(OSError):
-        for path in list(_left_in(place)):
-            with suppress(OSError):
-                _remove(path, copies, to)
+        folder = _folder(place)
+        with suppress(OSError), _own(folder) as parent:
+            _remove_all((name for name in os.listdir(parent) if _is_of_dead(name)), parent, copies, to)
+        with _held(_opened(place, links=True)) as parent:
+            _remove_all(list(_left_beside(place, f"{os.path.basename(folder)}-")), parent, copies, to)
 
 
-def _left_in(place: str) -> Iterator[str]:
-    """Return the directories with the names of dead agents: all in the user's folder, few beside it."""
-    folder = _folder(place)
-    beside = f"{os.path.basename(folder)}-"
-    with suppress(OSError):
-        if _is_own(folder):
-            yield from (os.path.join(folder, name) for name in os.listdir(folder) if _is_of_dead(name))
+def _left_beside(place: str, begin: str) -> Iterator[str]:
+    """Return the names of directories of dead agents beside the user's folder, of the first entries."""
     with os.scandir(place) as entries:
         for entry in islice(entries, _MOST_NAMES):
-            if entry.name.startswith(beside) and _is_of_dead(entry.name.removeprefix(beside)):
-                yield entry.path
+            if entry.name.startswith(begin) and _is_of_dead(entry.name.removeprefix(begin)):
+                yield entry.name
+
+
+def _remove_all(names: Iterable[str], parent: int, copies: str, to: str) -> None:
+    for name in names:
+        with suppress(OSError):
+            _remove(name, parent, copies, to)
 
 
 def _is_of_dead(name: str) -> bool:
@@ -87,41 +91,48 @@ def _folder(place: str) -> str:
     return os.path.join(place, f"hpc_elastic-{os.geteuid()}")
 
 
-def _is_own(folder: str) -> bool:
-    found = os.lstat(folder)
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & OTHERS_WRITE
-
-
-def _remove(path: str, copies: str, to: str) -> None:
-    descriptor = _opened(path)
+@contextmanager
+def _held(descriptor: int) -> Iterator[int]:
     try:
-        if os.fstat(descriptor).st_uid != os.geteuid():
-            return
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # that of an agent in another container fails
-        for name in os.listdir(descriptor):
-            if copies and name.startswith(copies):
-                os.rename(name, os.path.join(to, name), src_dir_fd=descriptor)
-            else:
-                os.unlink(name, dir_fd=descriptor)
-        os.rmdir(path)
+        yield descriptor
     finally:
-        os.close(descriptor)
+        close_quietly(descriptor)
+
+
+@contextmanager
+def _own(path: str, parent: int | None = None) -> Iterator[int]:
+    """Give the descriptor of a directory that is this user's alone.
+
+    Raises:
+        OSError: it is none, or others can write to it, or the file system refused.
+    """
+    with _held(_opened(path, parent)) as descriptor:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.geteuid() or found.st_mode & OTHERS_WRITE:
+            raise PermissionError(f"another user's, or open to others: {path}")
+        yield descriptor
+
+
+def _remove(name: str, parent: int, copies: str, to: str) -> None:
+    with _own(name, parent) as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # that of an agent in another container fails
+        for file in os.listdir(descriptor):
+            if copies and file.startswith(copies):
+                os.rename(file, os.path.join(to, file), src_dir_fd=descriptor)
+            else:
+                os.unlink(file, dir_fd=descriptor)
+        os.rmdir(name, dir_fd=parent)
 
 
 def _made(places: Iterable[str]) -> tuple[str, str, int]:
     """Return the place of a new directory, its path, and the descriptor that holds its lock."""
     own = f"{os.getpid()}-{os.urandom(4).hex()}"
     for place in places:
-        for begin in _begins(place):
-            path = f"{begin}{own}"
+        for path in (*[f"{_folder(place)}/{own}"] * _TRIES, f"{_folder(place)}-{own}"):
             try:
-                os.mkdir(path, mode=0o700)
-                descriptor = _opened(path)
+                return place, path, _made_at(path, place)
             except OSError:  # another agent may just have removed the folder
                 continue
-            with suppress(OSError):  # without locks nobody removes it either
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return place, path, descriptor
     raise RunDirError(
         "no node-local directory can be written to",
         where="/dev/shm, $TMPDIR and /tmp",  # noqa: S108 - words, not a path
@@ -129,16 +140,32 @@ def _made(places: Iterable[str]) -> tuple[str, str, int]:
     )
 
 
-def _begins(place: str) -> list[str]:
-    """Return how paths in a place may begin: in the user's folder if it is that, and beside it."""
-    folder = _folder(place)
-    with suppress(OSError):
-        os.mkdir(folder, mode=0o700)
-    try:
-        return [f"{folder}/", f"{folder}-"] if _is_own(folder) else [f"{folder}-"]
-    except OSError:
-        return [f"{folder}-"]
+def _made_at(path: str, place: str) -> int:
+    """Make an agent's directory and return the descriptor that holds its lock.
+
+    Nothing can be made in a folder that is removed, and none with a directory in it is removed: so its path
+    leads into the folder that was opened.
+
+    Args:
+        path: of the directory, in the user's folder or beside it.
+        place: in which the user's folder is.
+
+    Raises:
+        OSError: the folder is another user's, or just removed, or the file system refused.
+    """
+    above, name = os.path.split(path)
+    is_beside = above != _folder(place)
+    if not is_beside:
+        with suppress(FileExistsError):
+            os.mkdir(above, mode=0o700)
+    with _held(_opened(place, links=True)) if is_beside else _own(above) as parent:
+        os.mkdir(name, mode=0o700, dir_fd=parent)
+        with _own(name, parent) as made:
+            with suppress(OSError):  # without locks nobody removes it either
+                fcntl.flock(made, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return os.dup(made)
 
 
-def _opened(path: str) -> int:
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _opened(path: str, parent: int | None = None, *, links: bool = False) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
+    return os.open(path, flags, dir_fd=parent)

@@ -87,11 +87,11 @@ def read_given(path: str, *, limit: int = MOST_BYTES) -> bytes:
 
 
 def open_plain(path: str, flags: int = os.O_RDONLY, *, own: bool = True) -> int:
-    """Open a plain file that exists, of any size, and return its descriptor; never blocks.
+    """Open a plain file of any size and return its descriptor; never blocks.
 
     Args:
         path: the file.
-        flags: how to open it.
+        flags: how to open it; a file that is made has mode 0600.
         own: it must be this user's or root's, and no link to one.
 
     Raises:

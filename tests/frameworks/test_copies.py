@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpc_elastic.frameworks.torch.copies import Copied, CopySet, complete_sets, found_copies
+from hpc_elastic.errors import UnfitFileError
+from hpc_elastic.frameworks.torch.copies import Copied, CopySet, Slot, complete_sets, found_copies
 from hpc_elastic.frameworks.torch.memory_copies import steps_between
 from hpc_elastic.frameworks.torch.node_memory import Began, fit, read_began
 from hpc_elastic.frameworks.torch.replicas import holders
+from hpc_elastic.frameworks.torch.rescued import OwnFile, Rescued, loaded, owns_in
+from hpc_elastic.frameworks.torch.train_state import Torch
 from hpc_elastic.ids import Env, copy_prefix
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.worker.channel import Channel
@@ -50,6 +54,37 @@ def test_a_step_counts_if_all_ranks_have_a_copy_of_it(
     found = complete_sets(copies, TOKEN)
     assert (whole, partial) == tuple({one.step for one in sets} for sets in found)
     assert (set(), set()) == complete_sets(copies, "")
+
+
+@pytest.mark.parametrize("whose", ["a link", "another user's"])
+def test_nothing_of_another_user_is_read(tmp_path: Path, whose: str) -> None:
+    """Values are unpickled: a copy or a state counts only in a plain file of this user's."""
+    torch = pytest.importorskip("torch")
+    lib, folder, aside = Torch(torch, *[None] * 4), tmp_path / "folder", tmp_path / "aside"
+    folder.mkdir()
+    aside.mkdir()
+    state = Rescued(4, 30, 0, 2)
+    kept, slot = str(folder / state.file_name), Slot(lib, str(folder / "copy-0-0"))
+    _, values_at, end = slot.write({"step": 3}, b"own")
+    slot.seal(Copied("", TOKEN, 4, 3, 0, 1, end), values_at)
+    torch.save({"own": torch.ones(3)}, kept)
+    OwnFile(str(folder), 4, 1).write(state.step, b"values")
+    assert [3] == [one.step for one in found_copies(str(folder), "copy-")]
+    assert {1: b"values"} == owns_in(str(folder), state)
+    assert 3 == loaded(lib, kept)["own"].sum()
+    for path in list(folder.iterdir()):
+        if whose == "a link":
+            path.symlink_to(path.rename(aside / path.name))
+        elif os.geteuid() == 0:
+            os.chown(path, 65534, 65534)
+        else:
+            pytest.skip("only root can give a file away")
+    assert [] == found_copies(str(folder), "copy-")
+    assert {} == owns_in(str(folder), state)
+    again = Slot(lib, slot.path)
+    for reads in (again.open, lambda: again.reserve(1), lambda: loaded(lib, kept)):
+        with pytest.raises(UnfitFileError, match=whose if whose == "a link" else "belongs to user"):
+            reads()
 
 
 def test_copies_count_for_the_round_after_theirs() -> None:

@@ -121,6 +121,29 @@ def test_files_of_others_cost_an_agent_no_time(tmp_path: Path, monkeypatch: pyte
         assert os.path.isdir(path)
 
 
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_folder_that_goes_while_an_agent_starts_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_taken: bool
+) -> None:
+    """An agent that ends removes it. Where others can then write to one of its name, none is made there."""
+    made, mkdir = folder(tmp_path), os.mkdir
+
+    def goes_first(path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        if os.path.basename(path).startswith(f"{os.getpid()}-"):
+            monkeypatch.undo()
+            made.rmdir()
+            if is_taken:
+                made.mkdir()
+                made.chmod(0o777)
+        mkdir(path, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "mkdir", goes_first)
+    with scratch_directory([str(tmp_path)]) as path:
+        assert path.startswith(f"{made}-{os.getpid()}-" if is_taken else f"{made}/{os.getpid()}-")
+        assert os.path.isdir(path)
+        assert [] == (os.listdir(made) if is_taken else [])
+
+
 def test_the_first_place_that_can_be_written_to_is_taken(tmp_path: Path) -> None:
     """Without one the error names the way out."""
     with scratch_directory([str(tmp_path / "none"), str(tmp_path)]) as path:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from hpc_elastic.errors import DamagedError
 from hpc_elastic.frameworks.torch.train_state import Torch
+from hpc_elastic.store.plain_file import open_plain
 
 TOKEN_BYTES = 8  # of the random number of a run, which copies of other runs do not have
 _MAGIC = b"HPCECPY1"
@@ -126,12 +127,17 @@ def found_copies(folder: str, prefix: str) -> list[Copied]:
 
 
 def head_at(path: str) -> Copied | None:
-    """Return the sealed copy in a file; None without one."""
+    """Return the sealed copy in a file of this user's; None without one."""
     try:
-        with open(path, "rb") as file:
-            return copied_as(os.path.basename(path), file.read(HEAD.size))
+        descriptor = open_plain(path)
     except OSError:
         return None
+    try:
+        return copied_as(os.path.basename(path), os.pread(descriptor, HEAD.size, 0))
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
 
 
 def copied_as(name: str, head: bytes) -> Copied | None:
@@ -180,12 +186,11 @@ class Slot:
         """Take the memory for a copy, so that writing it cannot fail; a copy in the file is lost.
 
         Raises:
-            OSError: there is no room for it.
+            OSError: there is no room for it, or the file is another user's.
         """
         if self._memory is not None and len(self._memory) >= size and self._is_there():
             return
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(self.path, flags, 0o600)
+        descriptor = open_plain(self.path, os.O_RDWR | os.O_CREAT)
         try:
             os.pwrite(descriptor, bytes(HEAD.size), 0)
             try:
@@ -289,10 +294,10 @@ class Slot:
         """Map the file of a copy, to be read.
 
         Raises:
-            OSError: it is gone.
+            OSError: it is gone, or another user's.
             ValueError: it is empty.
         """
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = open_plain(self.path, os.O_RDWR)
         try:
             self._map(descriptor)
         finally:
@@ -321,7 +326,7 @@ class Slot:
         is_whole = magic == _MAGIC and TENSORS_AT <= values_at <= end <= len(memory) and not end % _WORD
         if not is_whole or self.checksum(end) != checksum:
             raise DamagedError(f"its checksum does not fit: {self.path}")
-        found: Content = pickle.loads(memory[values_at:end])  # noqa: S301 - of this user's workers alone
+        found: Content = pickle.loads(memory[values_at:end])  # noqa: S301 - of this user alone, as `open` or the sender has checked
         return found
 
     def remove(self) -> None:

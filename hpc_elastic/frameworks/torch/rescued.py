@@ -17,6 +17,7 @@ from hpc_elastic.errors import DamagedError, InputError
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups
 from hpc_elastic.frameworks.torch.train_state import Torch, pickled, unpickled
 from hpc_elastic.processes.memory import free_memory
+from hpc_elastic.store.plain_file import open_plain
 
 _LOCK = "rescue.lock"
 PRIVATE = ".part"  # ends the name of a file that is being written
@@ -122,8 +123,7 @@ class OwnFile:
             OSError: there is no room for it.
         """
         if not self._descriptors:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._descriptors = [os.open(path, flags, 0o600) for path in self._paths]
+            self._descriptors = [open_plain(path, os.O_RDWR | os.O_CREAT) for path in self._paths]
         before, turn = self._newest
         turn = turn if step == before else 1 - turn
         self._newest = step, turn
@@ -133,13 +133,17 @@ class OwnFile:
 
 
 def owns_in(folder: str, state: Rescued) -> dict[int, bytes]:
-    """Return the values of single ranks that belong to a state, by rank."""
+    """Return the values of single ranks that belong to a state, by rank, from files of this user's."""
     found: dict[int, bytes] = {}
     for name in os.listdir(folder):
         match = _OWN_NAME.fullmatch(name)
         if match is None or int(match[1]) != state.round:
             continue
-        with open(os.path.join(folder, name), "rb") as file:
+        try:
+            descriptor = open_plain(os.path.join(folder, name))
+        except OSError:  # another user's; then the rank's values are lost
+            continue
+        with open(descriptor, "rb") as file:
             content = file.read()
         if len(content) < _HEAD.size:
             continue
@@ -174,10 +178,30 @@ def check_room(folder: str, size: int, held: int = 0) -> None:
 @contextmanager
 def one_at_a_time(folder: str) -> Iterator[None]:
     """Wait until no other process of this node keeps a state; one that is killed lets the next go on."""
-    descriptor = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_plain(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(descriptor)
+
+
+def loaded(lib: Torch, path: str) -> dict[str, Any]:
+    """Return the content of a state's file, whose tensors are mapped.
+
+    Args:
+        lib: PyTorch's modules.
+        path: of the file.
+
+    Raises:
+        OSError: it is gone, or another user's.
+        Exception: PyTorch cannot read it.
+    """
+    descriptor = open_plain(path)
+    try:
+        opened = f"/proc/self/fd/{descriptor}"  # PyTorch maps a file by its path alone
+        content: dict[str, Any] = lib.torch.load(opened, map_location="cpu", weights_only=False, mmap=True)
+        return content
     finally:
         os.close(descriptor)
 
@@ -217,7 +241,7 @@ class MemorySource:
 
     def _read(self, path: str) -> tuple[dict[str, Any], str]:
         try:
-            return self._lib.torch.load(path, map_location="cpu", weights_only=False, mmap=True), ""
+            return loaded(self._lib, path), ""
         except Exception as error:  # noqa: BLE001 - the other ranks wait to be told
             return {}, f"{type(error).__name__}: {error}"
 
