@@ -14,16 +14,22 @@ MAX_NAME = 64  # characters that a name keeps of a text
 
 def absence_of(path: str) -> str:
     """Return how a path that leads nowhere is spoken of: it does not exist, or cannot be seen."""
+    place = closed_above(path)
+    return f"cannot be seen: no permission on {place}" if place else "does not exist"
+
+
+def closed_above(path: str) -> str:
+    """Return the directory that this user may not enter, so that a path cannot be seen; empty if none is."""
     try:
         os.stat(path)
     except PermissionError:
         place = os.path.dirname(os.path.abspath(path))
         while not os.path.exists(place):
             place = os.path.dirname(place)
-        return f"cannot be seen: no permission on {place}"
+        return place
     except (OSError, ValueError):
         pass
-    return "does not exist"
+    return ""
 
 
 def round_scope(number: int) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hpc_elastic.errors import UnfitFileError
+from hpc_elastic.paths import closed_above
 from hpc_elastic.text import for_shell
 
 MOST_BYTES = 16 << 20  # of a small file; none that this package writes has as much
@@ -146,6 +147,30 @@ def owner_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"uid {uid}"
+
+
+def access_fix(place: str, right: str) -> str:
+    """Return the way to a file or directory without permission: chmod, or its owner.
+
+    Args:
+        place: the file or directory; that it is there can be seen.
+        right: as the letters for chmod.
+    """
+    owner = os.lstat(place).st_uid
+    if owner == os.geteuid():
+        return f"chmod u+{right} {for_shell(place)}"
+    return f"ask its owner, {owner_name(owner)}, for access to {for_shell(place)}"
+
+
+def absence_fix(path: str, otherwise: str) -> str:
+    """Return the way out where a path leads nowhere: access to the directory that hides it, or another one.
+
+    Args:
+        path: may only be out of sight.
+        otherwise: the way out if it does not exist.
+    """
+    place = closed_above(path)
+    return access_fix(place, "x") if place else otherwise
 
 
 def _open(path: str, flags: int, *, own: bool, mode: int = 0o600) -> tuple[int, os.stat_result]:

@@ -204,7 +204,8 @@ def test_help_fits_a_narrow_page() -> None:
             "--rdzv-endpoint: 'file:///x' is no directory\n",
         ),
         (["--max-restarts", "-1"], "--max-restarts: it is -1\n  fix: it must be at least 0"),
-        (["--max-restarts", "x"], "argument --max-restarts/--max_restarts: invalid int value: 'x'\n  fix: "),
+        (["--max-restarts", "x"], "--max-restarts: 'x' is not a whole number\n  fix: give one number, for"),
+        (["--stop-timeout", "1m"], "--stop-timeout: '1m' is not a number of seconds\n  fix: give one number"),
         (["--monitor-interval", "0"], "--monitor-interval: it is 0\n  fix: it must be positive"),
         (["--start-method", "thread"], "--start-method: 'thread' is not one of spawn, fork, forkserver\n"),
         (["--event-log-handler", "nix"], "--event-log-handler: no event handler is registered for 'nix'"),
@@ -252,7 +253,7 @@ def test_a_wrong_value_is_refused_before_anything_is_started(
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("PET_MAX_RESTARTS", "x", "invalid int value: 'x' (from PET_MAX_RESTARTS)"),
+        ("PET_MAX_RESTARTS", "x", "--max-restarts: 'x' is not a whole number (from PET_MAX_RESTARTS)"),
         ("PET_STANDALONE", "maybe", "PET_STANDALONE: 'maybe' is neither 1 nor 0"),
         ("PET_START_METHOD", "thread", "--start-method: 'thread' is not one of"),
         ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: 'soon' is no number"),

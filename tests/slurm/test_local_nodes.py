@@ -12,12 +12,13 @@ from tempfile import gettempdir
 
 import pytest
 
+from hpc_elastic.clock import SystemClock
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Cause, Decision, Drained, Requeued, RoundFormed
 from hpc_elastic.record.run_log import read_records, read_state
 from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.slurm.local.nodes import run_local
+from hpc_elastic.slurm.local.nodes import Screen, run_local
 from hpc_elastic.slurm.submit.request import SubmitRequest
 from hpc_elastic.testing.waiting import wait_until
 
@@ -38,6 +39,13 @@ while step < int(sys.argv[1]):
 print("finished", flush=True)
 """
 LONG = 100_000
+
+
+def test_a_name_acts_on_no_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A mark of the direction of text, or an escape, is shown as one."""
+    (tmp_path / "log").touch()
+    Screen(str(tmp_path / "log"), SystemClock()).say("ü\u202egpj\x1b runs here\nas local-1")
+    assert "ü\\u202egpj\\x1b runs here\nas local-1\n" == capfd.readouterr().out
 
 
 class LocalRun:

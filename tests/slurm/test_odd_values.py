@@ -90,7 +90,7 @@ def test_a_flag_refuses_a_number_of_hundreds_of_digits(
     with pytest.raises(SystemExit):
         flags.parser().parse_args([flag, value, "train.py"])
     err = capsys.readouterr().err
-    assert f"argument {flag}" in err
+    assert err.startswith(f"error: {flag}: ")
     assert "999... is" in err.replace("'", "")
     assert len(err) < 260
 

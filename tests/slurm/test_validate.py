@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpc_elastic.errors import InputError
+from hpc_elastic.errors import InputError, RunDirError
+from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.slurm.submit import validate
+from hpc_elastic.slurm.submit import run_dir, validate
 from hpc_elastic.slurm.submit.request import plan, read_template
 from hpc_elastic.store.mount import Mount
+from hpc_elastic.store.plain_file import absence_fix
+from tests.slurm.test_run_dir import NOBODY
 
 
 def check(**fields: Any) -> list[str]:
@@ -137,6 +142,49 @@ def test_what_cannot_work_is_refused(
     assert where == caught.value.where
     assert words in caught.value.message
     assert fix in caught.value.fix
+
+
+@pytest.fixture
+def seen_by_a_user() -> Iterator[Path]:
+    """A directory of a user's without root's rights, with the eyes of that user."""
+    with tempfile.TemporaryDirectory() as name:
+        before, place = os.geteuid(), Path(name)
+        if before == 0:
+            os.chown(place, NOBODY, NOBODY)
+            os.seteuid(NOBODY)
+        yield place
+        (place / "closed").chmod(0o700)
+        os.seteuid(before)
+
+
+def test_what_cannot_be_seen_needs_access(workdir: Path, seen_by_a_user: Path) -> None:
+    """To make it, or to choose another name, is no help; a file that is there can be given back its mode."""
+    closed, paths = seen_by_a_user / "closed", RunPaths(seen_by_a_user)
+    closed.mkdir(mode=0)
+    with pytest.raises(InputError, match=f"cannot be seen: no permission on {closed}\n") as caught:
+        check(workdir=str(closed / "x"))
+    assert f"chmod u+x {closed}" == caught.value.fix
+    with pytest.raises(InputError, match=f"cannot be seen: no permission on {closed}\n") as caught:
+        check(command="python3 closed/train.py", workdir=str(seen_by_a_user))
+    assert f"chmod u+x {closed}" == caught.value.fix
+    Path(paths.identity).touch(mode=0)
+    with pytest.raises(RunDirError, match="cannot be read: Permission denied") as refused:
+        run_dir.read_identity(paths)
+    assert f"chmod u+rw {paths.identity}" == refused.value.fix
+    assert absence_fix(__file__, "look") == "look"
+    assert absence_fix("/no/where", "look") == "look"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
+def test_what_another_user_has_closed_only_that_user_can_open(tmp_path: Path) -> None:
+    """A command that is bound to fail is no help."""
+    tmp_path.chmod(0)
+    os.seteuid(NOBODY)
+    try:
+        fix = absence_fix(str(tmp_path / "x"), "look")
+    finally:
+        os.seteuid(0)
+    assert fix.startswith("ask its owner, root, for access to /")
 
 
 def test_the_worker_file_is_looked_for_where_the_workers_start(workdir: Path) -> None:

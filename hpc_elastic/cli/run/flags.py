@@ -40,7 +40,7 @@ def whole(text: str) -> int:
     try:
         number = int(text) if len(text) <= _MOST_DIGITS else None
     except ValueError:
-        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}") from None
+        raise argparse.ArgumentTypeError(f"{_cut(text)!r} is not a whole number") from None
     if number is None or abs(number) > MOST:
         raise argparse.ArgumentTypeError(f"{_cut(text)!r} is no whole number up to {MOST}")
     return number
@@ -55,7 +55,7 @@ def seconds(text: str) -> float:
     try:
         number = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"invalid float value: {_cut(text)!r}") from None
+        raise argparse.ArgumentTypeError(f"{_cut(text)!r} is not a number of seconds") from None
     is_infinite = text.strip().lstrip("+-").isalpha()
     if abs(number) > LONGEST_S and not is_infinite:
         raise argparse.ArgumentTypeError(f"{_cut(text)!r} is more than {LONGEST_S:g} seconds")
@@ -180,14 +180,21 @@ class Parser(argparse.ArgumentParser):
             flags = [flag for flag in self.known_flags() if "_" not in flag]
             near = difflib.get_close_matches(unknown[0].replace("_", "-"), flags, n=2)
             fix = f"did you mean {' or '.join(near)}?" if near else fix
-        self.exit(ExitCode.USAGE, f"error: {self._with_place(message)}\n  fix: {fix}\n")
+        names, colon, what = message.removeprefix("argument ").partition(": ")
+        if colon and message.startswith("argument -"):
+            flag = max((name for name in names.split("/") if "_" not in name), key=len, default=names)
+            kind = getattr(self._option_string_actions.get(flag), "type", None)
+            example = "2" if kind is whole else "30" if kind is seconds else ""
+            message = f"{flag}: {what}{_source(flag)}"
+            fix = f"give one number, for example {flag} {example}" if example else fix
+        self.exit(ExitCode.USAGE, f"error: {message}\n  fix: {fix}\n")
 
-    def _with_place(self, message: str) -> str:
-        """Name the variable that a wrong value comes from if no flag gives it."""
-        flag = message.removeprefix("argument ").partition(":")[0].rpartition("/")[2]
-        name = variable_of(flag.lstrip("-").replace("-", "_"))
-        given = any(word.partition("=")[0].replace("_", "-") == flag.replace("_", "-") for word in sys.argv)
-        return message if given or value_of(name) is None else f"{message} (from {name})"
+
+def _source(flag: str) -> str:
+    """Name the variable that a wrong value comes from if no flag gives it."""
+    name = variable_of(flag.lstrip("-").replace("-", "_"))
+    given = any(word.partition("=")[0].replace("_", "-") == flag for word in sys.argv)
+    return "" if given or value_of(name) is None else f" (from {name})"
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):

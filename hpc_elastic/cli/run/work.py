@@ -16,6 +16,7 @@ from hpc_elastic.paths import RunPaths, absence_of
 from hpc_elastic.processes.preload.rules import names_of
 from hpc_elastic.slurm.job.worker_launcher import refuse_launcher
 from hpc_elastic.start.agent import default_python
+from hpc_elastic.store.plain_file import absence_fix
 from hpc_elastic.text import for_shell, visible
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def check_script(args: argparse.Namespace, environ: Mapping[str, str]) -> None:
         raise InputError(
             f"the {'program' if is_program else 'script'} {script} {absence_of(script)}",
             where="training_script",
-            fix=f"check the path; it is looked for in {visible(os.getcwd())}",
+            fix=absence_fix(script, f"check the path; it is looked for in {visible(os.getcwd())}"),
         )
     elif os.path.isdir(script) and (is_program or not os.path.exists(os.path.join(script, "__main__.py"))):
         raise InputError(f"{script} is a directory", where="training_script", fix="name the script in it")

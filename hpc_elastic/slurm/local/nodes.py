@@ -31,7 +31,7 @@ from hpc_elastic.slurm.run_jobs.job_start import LOCAL, LOCAL_END, to_go_on
 from hpc_elastic.slurm.run_jobs.submissions import Submission
 from hpc_elastic.slurm.submit.request import SubmitRequest
 from hpc_elastic.store import files
-from hpc_elastic.text import count_text, for_shell
+from hpc_elastic.text import count_text, for_shell, visible_lines
 
 REQUEUE_PAUSE_S = 1.0
 _LOOK_S = 0.1
@@ -278,8 +278,8 @@ class Screen:
         self._is_hurried = self._is_short = self._is_left = False
 
     def say(self, text: str) -> None:
-        """Show lines before those that the log has from now on."""
-        self._sink.put(f"{text}\n".encode(errors="replace"))
+        """Show lines before those that the log has from now on; a character that would act is an escape."""
+        self._sink.put(f"{visible_lines(text)}\n".encode())
         self._sink.flush()
 
     def follow(self, wait_s: float) -> float:

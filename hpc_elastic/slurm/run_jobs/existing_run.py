@@ -11,7 +11,7 @@ from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.paths import RunPaths, absence_of
 from hpc_elastic.slurm.run_jobs.submissions import read_submissions
 from hpc_elastic.store import files
-from hpc_elastic.store.plain_file import owner_name
+from hpc_elastic.store.plain_file import absence_fix, owner_name
 from hpc_elastic.text import for_shell, visible
 from hpc_elastic.typed_json import parse_object
 
@@ -115,7 +115,7 @@ def existing_run(path: str, where: str, fix: str) -> RunPaths:
     if not os.path.isdir(path):
         is_there = os.path.lexists(path)
         what = f"{path} is not a directory" if is_there else f"the directory {path} {absence_of(path)}"
-        raise RunDirError(what, where=where, fix=fix)
+        raise RunDirError(what, where=where, fix=absence_fix(path, fix))
     if foreign_owner(path):
         raise _foreign(paths, path, where, fix)
     if not os.access(path, os.R_OK | os.X_OK):

@@ -24,7 +24,7 @@ from hpc_elastic.store import trust as above
 from hpc_elastic.store.check import findings, probe
 from hpc_elastic.store.check.findings import Level
 from hpc_elastic.store.mount import Sharing
-from hpc_elastic.store.plain_file import owner_name, read_plain
+from hpc_elastic.store.plain_file import access_fix, owner_name, read_plain
 from hpc_elastic.store.trust import require_own, require_own_entries
 from hpc_elastic.text import for_shell
 from hpc_elastic.typed_json import Prose, decode, parse_object, read
@@ -225,6 +225,13 @@ class _Identity(NamedTuple):
     creator: str = ""
 
 
+def _way_to_read(path: str, error: OSError) -> str:
+    """Return the way out where a file of a run cannot be read."""
+    if isinstance(error, UnfitFileError):
+        return error.fix
+    return access_fix(path, "rw") if isinstance(error, PermissionError) else _OTHER_DIR
+
+
 def read_identity(paths: RunPaths) -> dict[str, object]:
     """Return the content of ``run.json``.
 
@@ -237,7 +244,7 @@ def read_identity(paths: RunPaths) -> dict[str, object]:
         raise RunDirError(
             f"{paths.identity} cannot be read: {error.strerror}",
             where="run_dir",
-            fix=error.fix if isinstance(error, UnfitFileError) else _OTHER_DIR,
+            fix=_way_to_read(paths.identity, error),
         ) from None
     if data is None:
         raise RunDirError(

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.isolated import lookup
-from hpc_elastic.paths import absence_of
+from hpc_elastic.paths import absence_of, closed_above
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.deadlines import seconds
 from hpc_elastic.slurm.job import notice, options, script
@@ -20,7 +20,7 @@ from hpc_elastic.slurm.job.worker_launcher import check_words, launcher_in_text,
 from hpc_elastic.slurm.submit import run_dir
 from hpc_elastic.slurm.submit.request import SubmitRequest
 from hpc_elastic.store.mount import mount_at, safe_lease
-from hpc_elastic.store.plain_file import read_plain
+from hpc_elastic.store.plain_file import absence_fix, read_plain
 from hpc_elastic.text import for_shell
 
 _IMPORT_TIMEOUT_S = 30.0
@@ -111,7 +111,9 @@ def _check_workdir(workdir: str) -> None:
     if not os.path.isdir(workdir):
         what = "is not a directory" if os.path.exists(workdir) else absence_of(workdir)
         raise InputError(
-            f"the working directory {workdir} {what}", where="workdir", fix=_near_file(workdir) or "create it"
+            f"the working directory {workdir} {what}",
+            where="workdir",
+            fix=absence_fix(workdir, _near_file(workdir) or "create it"),
         )
 
 
@@ -282,12 +284,13 @@ def _unfit_worker(path: str, worker: str, workdir: str) -> InputError:
         return InputError(f"the worker file {path} is a directory", where="command", fix=fix)
     if os.path.exists(path):
         return InputError(f"the worker file {path} is no plain file", where="command", fix=fix)
-    what = f"the worker file {worker} {absence_of(path)} in {workdir}"
+    in_workdir = "" if closed_above(path) else f" in {workdir}"
+    what = f"the worker file {worker} {absence_of(path)}{in_workdir}"
     if worker.startswith("~"):
         return InputError(
             what, where="command", fix="take the quotes away, in which a shell leaves ~ as it is"
         )
-    return InputError(what, where="command", fix=_near_file(path) or fix)
+    return InputError(what, where="command", fix=absence_fix(path, _near_file(path) or fix))
 
 
 def _check_program(program: str, workdir: str, where: str, *, is_certain: bool) -> None:
@@ -304,7 +307,7 @@ def _check_program(program: str, workdir: str, where: str, *, is_certain: bool) 
             is_there = os.path.exists(path)
             what = f"the program {program} {'is no plain file' if is_there else absence_of(path)}"
             near = "" if is_there else _near_file(path)
-            raise InputError(what, where=where, fix=near or "check the path")
+            raise InputError(what, where=where, fix=absence_fix(path, near or "check the path"))
         if not os.access(path, os.X_OK):
             raise InputError(
                 f"the program {program} is not executable",

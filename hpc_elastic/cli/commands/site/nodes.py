@@ -19,6 +19,7 @@ from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.nodes.ledger_rules import RULES, NodeStanding, standings
 from hpc_elastic.store.node_events import Fault, NodeEvent
 from hpc_elastic.store.node_ledger import place_for, read_ledger, remember
+from hpc_elastic.store.plain_file import absence_fix
 from hpc_elastic.text import for_shell, visible
 
 _ACTIONS = {"forgive": Fault.FORGIVEN, "suspect": Fault.SUSPECTED}
@@ -97,7 +98,7 @@ def place_of(project: str | None, from_environ: str | None) -> str:
         raise InputError(
             what if os.path.lexists(where) else f"the directory {project} {absence_of(where)}",
             where="--project",
-            fix="give the one that holds the runs",
+            fix=absence_fix(where, "give the one that holds the runs"),
         )
     is_run = os.path.isdir(os.path.join(where, "journal"))
     is_above = os.path.isdir(os.path.join(where, RUNS_FOLDER)) and not os.path.isdir(
