@@ -23,7 +23,7 @@ def closed_above(path: str) -> str:
     try:
         os.stat(path)
     except PermissionError:
-        place = os.path.dirname(os.path.abspath(path))
+        place = os.path.dirname(os.path.realpath(path))  # a link may lead there
         while not os.path.exists(place):
             place = os.path.dirname(place)
         return place

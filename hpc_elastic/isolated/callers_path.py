@@ -10,8 +10,6 @@ the place of any other.
 import posix
 import sys
 
-_KIND = 0o170000  # the bits of a mode that tell the kind of an entry; stat may be a file of the caller's
-_DIRECTORY = 0o040000
 _as_python_made_it: "list[list[str]]" = []  # the search path, while this process searches another one
 
 
@@ -73,8 +71,8 @@ class _CallersPlaces:
         return place[:1] == "/" and place not in self._unwanted and _identity(place) not in self._unwanted_ids
 
     def has_named(self, place: str) -> bool:
-        """Tell whether such a place is an absolute part, or else a directory that is there."""
-        return self.may_have(place) and (place in self._absolute or _is_directory(place))
+        """Tell whether such a place is an absolute part."""
+        return self.may_have(place) and place in self._absolute
 
 
 def _normal(place: str) -> str:
@@ -95,13 +93,6 @@ def _is_of_python(place: str, callers: _CallersPlaces) -> bool:
         return True
     archive = f"python{sys.version_info[0]}{sys.version_info[1]}.zip"
     return place.rpartition("/")[2] in (archive, "lib-dynload") and callers.may_have(place)
-
-
-def _is_directory(place: str) -> bool:
-    try:
-        return posix.stat(place).st_mode & _KIND == _DIRECTORY
-    except (OSError, ValueError):
-        return False
 
 
 def _identity(place: str) -> "tuple[int, int] | None":

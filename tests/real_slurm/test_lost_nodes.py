@@ -48,12 +48,16 @@ def test_survivors_of_a_node_loss_go_on_in_the_allocation(cluster: Cluster, tmp_
 def test_a_run_of_fixed_size_is_requeued_after_a_node_loss(
     cluster: Cluster, tmp_path: Path, place: int
 ) -> None:
-    """With exactly 3 nodes a lost one, the batch host too, sends the job back; it finishes elsewhere."""
+    """With exactly 3 nodes a lost one, the batch host too, sends the job back; it finishes elsewhere.
+
+    slurmctld (seen with 24.11.5) notes the answers to its pings together. Where it waits for the lost node
+    among them for longer than SlurmdTimeout, it takes the others for lost, too, and requeues the job itself.
+    """
     run = submit(cluster, THREE, plain(cluster, *SLOW))
     run.wait_checkpoint(20)
     lost = nodes_of(run.entries(RoundFormed)[0])[place]
     cluster.crash(lost)
-    run.wait(lambda state: state.requeues == 1, "the requeue", 60)
+    run.wait(lambda state: state.requeues == 1 or state.epoch.restart == 1, "the requeue", 60)
     run.wait_ending(150)
     second = run.entries(RoundFormed)[-1]
     assert lost not in nodes_of(second)
