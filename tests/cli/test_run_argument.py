@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hpc_elastic.cli import app
 from hpc_elastic.cli.run_argument import find_run
 from hpc_elastic.errors import RunDirError
 from hpc_elastic.ids import RUNS_FOLDER
-from hpc_elastic.paths import RunPaths
+from hpc_elastic.paths import RunPaths, closed_above
 from hpc_elastic.record.journal import Epoch, EpochStarted
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.slurm.run_jobs import submissions
@@ -157,6 +158,23 @@ def test_a_run_behind_a_closed_directory_cannot_be_seen(
         os.seteuid(user)
     said = f"error: RUN: the directory {closed}/toy cannot be seen: no permission on /"
     assert capfd.readouterr().err.startswith(said)
+
+
+def test_a_link_into_a_closed_directory_names_that_directory() -> None:
+    """The directory of the link is not the one to be opened."""
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:  # other users see it
+        os.chmod(directory, 0o755)
+        closed = Path(directory, "closed")
+        closed.mkdir(mode=0)
+        link = Path(directory, "link")
+        link.symlink_to(closed)
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            assert str(closed) == closed_above(str(link / "toy"))
+        finally:
+            os.seteuid(user)
 
 
 def test_a_folder_that_is_named_by_dots_is_named_in_full(
