@@ -46,7 +46,7 @@ def has_own_path() -> bool:
 
 
 class _CallersPlaces:
-    """The working directory, and what PYTHONPATH names.
+    """The working directory, and the parts of PYTHONPATH.
 
     Absolute parts are the caller's choice. A relative part names a place in the working directory, whose
     entries may be of other users: a directory, an archive or a place in one, or one that is made later.

@@ -6,8 +6,9 @@ directory: the states that workers have kept there may be large. If it is an age
 it takes over the copies of a state. An agent that lives holds a lock on its directory.
 
 The directories of a user lie in one folder, so that no files of other users have to be looked through. Where
-another user has taken the name of that folder, an agent makes its directory beside it. Whose a directory is
-can be told only of an open one: the folder of an agent that ends goes, and another user may take its name.
+another user has taken the name of that folder, an agent makes its directory beside it. The owner of a
+directory is looked up through its descriptor: the folder of an agent that ends is removed, and another user
+may take its name.
 """
 
 from __future__ import annotations

@@ -29,9 +29,9 @@ TWO = ("--local", "2", "--workers-per-node", "2", "--max-restarts", "3")
 
 @pytest.fixture
 def run(tmp_path: Path, started: list[LocalRun]) -> Iterator[LocalRun]:
-    """Return a run on two pretended nodes whose workers run."""
+    """Return a run on two pretended nodes whose workers have all made a step."""
     run = start(started, tmp_path, LONG, *TWO)
-    run.wait_for_round(1)
+    run.wait_for_round(1, workers=4)
     yield run
     app.run(["cancel", run.paths.root])
 

@@ -70,11 +70,11 @@ class LocalRun:
                 argv, cwd=home, stdout=output, stderr=output, start_new_session=True
             )
 
-    def wait_for_round(self, number: int) -> None:
-        """Wait until the workers of a round run."""
+    def wait_for_round(self, number: int, workers: int = 1) -> None:
+        """Wait until so many workers of a round have made a step."""
         logs = Path(self.paths.attempt_logs(number))
         wait_until(
-            lambda: any("goes on" in log.read_text() for log in logs.glob("*/stdout.log")),
+            lambda: sum("goes on" in log.read_text() for log in logs.glob("*/stdout.log")) >= workers,
             f"round {number}",
             timeout_s=30,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -257,24 +258,23 @@ def test_a_process_that_becomes_slow_in_a_round_stays(place: Place) -> None:
 
 def test_descriptors_that_are_passed_have_the_same_numbers_in_a_worker(place: Place) -> None:
     """One whose number the process uses itself is started by Python instead."""
-    place.write("keeps.py", "import os\nos.dup2(os.open('/dev/null', os.O_RDONLY), 77)\n")
-    spec = _spec(place, "import os\nos.write(int(os.environ['FD']), b'told')\n")
     reading, writing = os.pipe()
-    for number in (77, 78):
-        os.dup2(writing, number)
+    used, free = (fcntl.fcntl(writing, fcntl.F_DUPFD, 77) for _ in range(2))
+    place.write("keeps.py", f"import os\nos.dup2(os.open('/dev/null', os.O_RDONLY), {used})\n")
+    spec = _spec(place, "import os\nos.write(int(os.environ['FD']), b'told')\n")
     try:
         with place.preloaded(("keeps",), spec) as preloader:
             preloader.begin_round(1)
-            for number in (writing, 78):
+            for number in (writing, free):
                 told = spec._replace(env={**spec.env, "FD": str(number)})
-                worker = preloader.fork(told, (reading, writing, 78))
+                worker = preloader.fork(told, (reading, writing, free))
                 assert worker is not None, place.said
                 assert 0 == place.end_of(worker).code
                 assert b"told" == os.read(reading, 9)
-            assert preloader.fork(spec, (77,)) is None
+            assert preloader.fork(spec, (used,)) is None
             assert PreloadPhase.READY is preloader.phase
     finally:
-        for number in (reading, writing, 77, 78):
+        for number in (reading, writing, used, free):
             os.close(number)
 
 
