@@ -194,11 +194,21 @@ class HeldRoot:
                 if place.entry_uid not in trusted:
                     link = "is a link that " if place.is_link else ""
                     raise taken(self._root, f"{what} {link}now belongs to user {owner_name(place.entry_uid)}")
-                if not place.is_directory and is_exposed(place):
-                    kind = "a link" if place.is_link else "a file"
+                if kind := self._kind_moved_there(place):
                     raise taken(self._root, f"{what} is now {kind}, and other users can put one there")
         except OSError:  # the file system is away
             return
+
+    def _kind_moved_there(self, place: TrustedPlace) -> str:
+        """Return the kind of a changed entry, the user's or root's; empty if others cannot have moved it.
+
+        A directory of root's may be the place of a file system that is not mounted.
+        """
+        if place.is_directory and (place.entry_uid != os.geteuid() or place.entry not in self._way):
+            return ""
+        if not is_exposed(place):
+            return ""
+        return "another directory" if place.is_directory else "a link" if place.is_link else "a file"
 
     def close(self) -> None:
         """Let the directory go."""

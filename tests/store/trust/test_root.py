@@ -150,6 +150,7 @@ IN_THE_WAY: dict[str, tuple[Callable[[Path], None], str]] = {
     "to no name": (lambda place: _link(place, "n" * 300), "is a link that now belongs to user nobody"),
     "the user's link": (lambda place: place.symlink_to("/nowhere"), "is now a link, and other users"),
     "the user's file": (Path.touch, "is now a file, and other users"),
+    "the user's directory": (Path.mkdir, "is now another directory, and other users"),
 }
 
 
