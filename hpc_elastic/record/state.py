@@ -249,11 +249,12 @@ def _with_new_budget(state: RunState, held: RunEnded) -> RunState:
 
 def _round(state: RunState, entry: RoundFormed) -> RunState:
     wrong = entry.number != state.rounds + 1 or entry.epoch != state.epoch
-    has_left = any(member.node_id in state.left for member in entry.members)
+    has_left = bool(state.left) and any(member.node_id in state.left for member in entry.members)
     if wrong or has_left or state.running is not None or state.leaving:
         return state
     lost = state.lost.union(entry.lost)
-    back = frozenset(member.node for member in entry.members)
+    missed = bool(lost or state.unfit)  # else the members, hundreds of them, need not be looked through
+    back = frozenset(member.node for member in entry.members if missed)
     return _blamed(state, entry.lost)._replace(
         rounds=entry.number,
         round=entry,
@@ -326,6 +327,8 @@ def _without_who_left(state: RunState, running: RoundFormed, entry: RoundEnded) 
     Workers fail for want of a peer when a node leaves before they have stopped. That costs no restart.
     A node that has recorded that it leaves is not lost; an observer may not have read that yet.
     """
+    if not state.left:
+        return entry
     left = {member.node for member in running.members if member.node_id in state.left}
     if entry.cause is Cause.NODE_LOSS:
         staying = {member.node for member in running.members if member.node_id not in state.left}
