@@ -37,7 +37,7 @@ def gpu_file(paths: RunPaths, node: str) -> str:
 def read_gpu_file(path: str) -> NodeGpus | None:
     """Return the use of a node's GPUs; None if there is no file that can be read."""
     try:
-        return parse_gpus(read(path, alone=True) or b"")
+        return parse_gpus(read(path) or b"")
     except OSError:
         return None
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from hpc_elastic.text import last_words
+
 PROGRAM = "nvidia-smi"
 _ALWAYS = ("index", "uuid")
 
@@ -60,5 +62,4 @@ def failure_text(exit_code: int, output: str) -> str:
         exit_code: of the command.
         output: its output, errors included.
     """
-    last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "it said nothing")
-    return f"{PROGRAM} failed with exit code {exit_code}: {last}"
+    return f"{PROGRAM} failed with exit code {exit_code}: {last_words(output) or 'it said nothing'}"

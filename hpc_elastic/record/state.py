@@ -253,8 +253,9 @@ def _round(state: RunState, entry: RoundFormed) -> RunState:
     if wrong or has_left or state.running is not None or state.leaving:
         return state
     lost = state.lost.union(entry.lost)
-    missed = bool(lost or state.unfit)  # else the members, hundreds of them, need not be looked through
-    back = frozenset(member.node for member in entry.members if missed)
+    back: frozenset[str] = frozenset()
+    if lost or state.unfit:  # else the members, hundreds of them, need not be looked through
+        back = frozenset(member.node for member in entry.members)
     return _blamed(state, entry.lost)._replace(
         rounds=entry.number,
         round=entry,
