@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from itertools import islice
 from pathlib import Path
 
@@ -47,6 +49,27 @@ def a_run(root: Path, *entries: Entry) -> None:
     log = open_log(paths, "n1")
     for entry in entries:
         log.commit(lambda _state, entry=entry: entry)  # type: ignore[misc]
+
+
+VANISHING = """
+import os, sys
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.run_directory import prepare_run_dir
+root, gone = sys.argv[1], []
+def hide(event, args):
+    if event == "os.listdir" and args[0] == root and len(gone) < 2:
+        gone.append(os.rmdir(root))
+sys.addaudithook(hide)
+prepare_run_dir(RunPaths(root))
+assert [None, None] == gone
+"""
+
+
+def test_a_directory_that_is_absent_again_for_a_moment_is_made(tmp_path: Path) -> None:
+    """Gluster hides one for a moment that several clients make at once."""
+    root = tmp_path / "run"
+    subprocess.run([sys.executable, "-c", VANISHING, str(root)], check=True, timeout=30)
+    assert Path(RunPaths(root).agent_logs).is_dir()
 
 
 def test_a_name_that_is_free_is_taken(tmp_path: Path) -> None:

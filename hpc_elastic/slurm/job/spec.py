@@ -35,7 +35,6 @@ from hpc_elastic.slurm.job.values import (
     parse_time_limit_s,
     slurm_time_text,
 )
-from hpc_elastic.text import visible
 
 DEFAULT_LEAD_S = usual(JobSettings.checkpoint_lead)
 _HEARTBEAT_S = usual(JobSettings.heartbeat_interval)
@@ -282,10 +281,6 @@ def _check_requests(spec: JobSpec) -> None:
     is_empty = not spec.name.strip() and "name" in spec.model_fields_set
     if is_empty or spec.name in (".", ".."):
         raise InputError(f"{spec.name!r} cannot be a job name", where="name", fix="use letters and digits")
-    if any("\ud800" <= char <= "\udfff" for char in spec.name):
-        raise InputError(
-            f"'{visible(spec.name)}' has bytes that are no UTF-8", where="name", fix="use letters and digits"
-        )
 
 
 def _key_of(name: str, spec: JobSpec) -> str:
