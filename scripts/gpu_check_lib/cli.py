@@ -23,9 +23,9 @@ from gpu_check_lib.run import PATIENCE
 
 DESCRIPTION = """\
 Try hpc_elastic on the GPUs of this machine, with the Python that has PyTorch for CUDA: counts, warm workers,
-checkpoints, states that are rescued, ends, errors of CUDA, and the examples. Two ranks share one GPU. Each
-check is a process of its own with a limit of time, and prints one line of JSON; a table follows. The exit
-code is 1 if a check has failed, and 2 if there is no GPU. It takes about five minutes.
+checkpoints, states that are rescued, ends, errors of CUDA, samples of the GPUs, and the examples. Two ranks
+share one GPU. Each check is a process of its own with a limit of time, and prints one line of JSON; a table
+follows. The exit code is 1 if a check has failed, and 2 if there is no GPU. It takes about five minutes.
 """
 KILL_S = 5.0
 SETTINGS = {
@@ -62,6 +62,7 @@ CHECKS = {
     "next_step": Check("warm", 120),
     "ends": Check("devices", 60),
     "stop": Check("devices", 60),
+    "sampled": Check("devices", 60),
     "errors": Check("devices", 60),
     "examples": Check("examples", 110),
 }

@@ -18,6 +18,7 @@ from hpc_elastic.processes.numa import AffinityMode, Machine, NumaOptions, cpus_
 
 Facts = dict[str, Any]
 GRACE_S = 20.0
+SAMPLES = 4  # of each GPU
 SHOW = (
     "import os; print('seen', os.environ['WORLD_SIZE'], os.environ['LOCAL_RANK'], "
     "os.environ.get('CUDA_VISIBLE_DEVICES', 'unset'), flush=True)"
@@ -131,6 +132,34 @@ def _error(place: Path, name: str, flags: list[str], words: tuple[str, ...]) -> 
     if not code or not lines or "rank 1" not in lines[0]:
         raise CheckError(f"explain does not name rank 1 and one of {words}: {said[:1500]}")
     return lines
+
+
+def sampled(place: Path) -> Facts:
+    """The agent's samples tell the use and the memory of each GPU, as the driver does."""
+    flags = ["--nproc-per-node", "2", "--preload", "torch", "--sample-gpus", "1"]
+    with training(place / "first", flags, steps=100_000, width=2048) as run:
+        for rank in (0, 1):
+            run.wait_for(10, "done", rank)
+        found = until(lambda: _samples(run) >= SAMPLES, GRACE_S)
+        held = memory_used_mb()
+        os.kill(run.agent.pid, signal.SIGTERM)
+        run.end()
+        if found is None:
+            raise CheckError(f"{_samples(run)} samples after {GRACE_S:g} s: {run.log()}")
+        told = run.command("status", "--json")
+    told_gpus = json.loads(told)["account"]["gpus"]
+    sizes = [int(line) for line in query("gpu=memory.total")]
+    if [gpu["limit"] >> 20 for gpu in told_gpus] != sizes:
+        raise CheckError(f"the driver tells {sizes} MB of memory: {told_gpus}")
+    if not all(gpu["busy"] and gpu["peak"] for gpu in told_gpus):
+        raise CheckError(f"a GPU is not used: {told_gpus}")
+    return {"gpus": told_gpus, "in use at the end, as the driver tells [MB]": held}
+
+
+def _samples(run: Run) -> int:
+    """Return how many samples each GPU has at least."""
+    files = list((run.run_dir / "gpus").glob("*.json"))
+    return min((gpu["samples"] for file in files for gpu in json.loads(file.read_text())["gpus"]), default=0)
 
 
 def stop(place: Path) -> Facts:

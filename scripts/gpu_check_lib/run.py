@@ -129,6 +129,10 @@ class Run:
 
     def explained(self) -> str:
         """Return what ``hpc-elastic explain`` says of it."""
-        argv = [sys.executable, "-m", "hpc_elastic", "explain", str(self.run_dir)]
+        return self.command("explain")
+
+    def command(self, *words: str) -> str:
+        """Return what a command prints of it."""
+        argv = [sys.executable, "-m", "hpc_elastic", *words, str(self.run_dir)]
         env = {**os.environ, "PYTHONPATH": str(SCRIPTS.parent)}
         return subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False, env=env).stdout
