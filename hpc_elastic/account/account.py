@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from hpc_elastic.account.gpus import NodeGpus
@@ -67,6 +68,12 @@ class Account(NamedTuple):
         """The share of time in which workers ran and nothing says that they did not work."""
         work = sum(self.seconds.get(bucket, 0.0) for bucket in (Bucket.TRAINING, Bucket.WORKING))
         return work / self.wall_s if self.wall_s else 0.0
+
+    @property
+    def paused_s(self) -> float:
+        """The time between an end and the submission that went on [s]; no bucket has it."""
+        ends = [(after.begin, span.begin + span.seconds) for span, after in pairwise(self.series.spans)]
+        return sum(max(0.0, begin - end) for begin, end in ends)
 
 
 def account_of(history: History) -> Account:

@@ -21,6 +21,7 @@ from hpc_elastic.record.journal import (
     Entry,
     Epoch,
     EpochStarted,
+    FailedAlike,
     Member,
     Record,
     Requeued,
@@ -407,6 +408,9 @@ class _Walk:
         if self._time is None:
             return
         self._pass(time)
+        if isinstance(entry, FailedAlike) and self._stops and self._stops[-1].round == entry.number:
+            stop = self._stops[-1]
+            self._stops[-1] = stop._replace(nodes=tuple(dict.fromkeys((*stop.nodes, entry.node))))
         if isinstance(entry, DrainRequested) and entry.then is Then.LEAVE:
             self._open(time, record, entry.cause, nodes=(entry.node,) if entry.node else ())
 

@@ -67,6 +67,7 @@ class Answer(str, Enum):
     CONFIRMS = "confirms"  # Slurm itself wants the nodes back, or ends the job
     DENIES = "denies"  # Slurm does nothing to the job, so a user has sent the signal
     SILENT = "silent"  # Slurm did not answer
+    REQUEUES = "requeues"  # Slurm has put the job back into its queue, and does not say why
 
 
 class Budget(str, Enum):

@@ -27,6 +27,7 @@ USERS_WISH = (Cause.STOP, Cause.INTERRUPT)
 
 RUNS_ON = "the job runs on: a user has sent the signal"
 """Slurm's answer where the signal is none of its own, for people."""
+_UNNAMED = "a preemption, a node that is down, or scontrol requeue (Slurm does not tell which)"
 
 
 class EarlyNotice(NamedTuple):
@@ -99,6 +100,8 @@ def asked_by(cause: Cause, detail: str, asked: Asked, *, runs_on: bool = False) 
     """
     if cause is not Cause.PREEMPTION or asked.answer is Answer.CONFIRMS:
         return Asker()
+    if asked.answer is Answer.REQUEUES:
+        return Asker(words=_UNNAMED)
     if not asked.signal:
         return Asker(words=detail)
     return Asker(asked.signal, runs_on or asked.answer is Answer.DENIES)

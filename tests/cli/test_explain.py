@@ -16,6 +16,7 @@ from hpc_elastic.record.journal import (
     Decision,
     Epoch,
     EpochStarted,
+    FailedAlike,
     MarkedCheckpoint,
     RanksStopped,
     RoundEnded,
@@ -83,6 +84,24 @@ def test_a_failure_names_rank_node_cost_and_evidence(
     assert "see logs/attempt_2/3/stderr.log\n" in out
     assert "always on n2" in out
     assert f"hpc-elastic logs {paths.root}" in flat(out)
+
+
+def test_a_failure_on_several_nodes_blames_none(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """A node whose workers failed first is not the only one, where others say that theirs failed alike."""
+    write(
+        paths,
+        (0.0, STARTED),
+        (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)),
+        (150.0, RoundEnded(1, Cause.CRASH, ("n2",), NAN, None)),
+        (150.5, FailedAlike(EPOCH, 1, "n1")),
+        (160.0, RoundFormed(2, EPOCH, MEMBERS, "n1", 1, None)),
+        (300.0, RoundEnded(2, Cause.CRASH, ("n2",), NAN, None)),
+        (301.0, RunEnded(Decision.FAILED, 1, "a worker failed", NAN)),
+    )
+    out = flat(explained(paths, capfd))
+    assert "(on n2, n1)" in out
+    assert "will come again: mend the program" in out
+    assert "nodes suspect" not in out
 
 
 def test_a_failed_run_without_a_checkpoint_has_lost_all_steps(

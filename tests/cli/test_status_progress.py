@@ -126,7 +126,7 @@ def test_workers_that_tell_no_steps_have_a_bound(paths: RunPaths, capfd: pytest.
     """Without steps status shows the share of time in which workers ran, and says why it knows no more."""
     write(paths, (0.0, STARTED), (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)))
     assert "  goodput     at most " in (out := shown(paths, capfd))
-    assert "(the workers report no steps)" in out
+    assert "(no step is reported so far)" in out
 
 
 def test_lines_fit_a_terminal(paths: RunPaths) -> None:

@@ -29,6 +29,7 @@ SENT = "a SIGTERM that a user sent"
 
 TERM = Asked("SIGTERM")
 DENIED = Asked("SIGTERM", Answer.DENIES, RUNS_ON)
+UNNAMED = "a preemption, a node that is down, or scontrol requeue (Slurm does not tell which)"
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,7 @@ DENIED = Asked("SIGTERM", Answer.DENIES, RUNS_ON)
         ("", Asked("SIGTERM", Answer.SILENT, "no answer; SIGKILL may follow"), "SIGTERM", SENT),
         ("", DENIED, SENT, SENT),
         ("", Asked("SIGTERM", Answer.CONFIRMS, "preempted, with grace until 20:24:49"), "", ""),
+        ("", Asked("SIGTERM", Answer.REQUEUES, "the job is requeued"), UNNAMED, None),
         ("", NO_SIGNAL, "", ""),
         ("the drain of n3 (bad: disk)", NO_SIGNAL, "the drain of n3 (bad: disk)", None),
         ("the drain of n3 (x)", Asked("", Answer.DENIES, RUNS_ON), "the drain of n3 (x)", None),

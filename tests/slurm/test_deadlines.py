@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_elastic.record.journal import Cause
+from hpc_elastic.record.journal import Answer, Cause
 from hpc_elastic.record.why_left import EarlyNotice
 from hpc_elastic.slurm.client import answers, deadlines
 from hpc_elastic.slurm.client.deadlines import Site
@@ -142,6 +142,9 @@ def test_why_slurm_requeued_matters_for_a_requeued_job_only(
 ) -> None:
     """What was told of another start explains nothing else."""
     assert cause is deadlines.why(job(**fields), 0, SITE, told=Cause.NODE_LOSS).cause
+    is_unnamed = deadlines.why(job(**fields), 0, SITE).answer is Answer.REQUEUES
+    assert is_unnamed == (cause is Cause.NODE_LOSS)
+    assert Answer.REQUEUES is not deadlines.why(job(**fields), 0, SITE, told=Cause.NODE_LOSS).answer
 
 
 DATES = st.datetimes(min_value=dt.datetime(2000, 1, 1), max_value=dt.datetime(2100, 1, 1))  # noqa: DTZ001

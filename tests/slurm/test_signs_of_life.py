@@ -19,6 +19,7 @@ from hpc_elastic.record.journal import (
     Epoch,
     EpochStarted,
     Member,
+    RoundEnded,
     RoundFormed,
     RunEnded,
     Then,
@@ -136,6 +137,15 @@ def test_names_of_an_older_start_count_for_nothing(run_paths: RunPaths) -> None:
     tell(run_paths, 5)
     tell(run_paths, 0, Phase.LEFT, Epoch(0, 0, 1, 0))
     assert signs_of(read_run(run_paths), SystemClock().wall() + 1e6).agents_s is None
+
+
+def test_a_lost_node_is_no_sign_of_an_older_time(run_paths: RunPaths) -> None:
+    """Its name stays; the others have left it, and told when."""
+    lost = RoundEnded(1, Cause.NODE_LOSS, ("n1",), None)
+    two = RoundFormed(2, EPOCH, (Member("n2.1", "n2", 1),), "n2", 1, None, ("n1",))
+    write(run_paths, STARTED, ROUND, lost, two, Drained(EPOCH, Cause.PREEMPTION, 3, ""))
+    tell(run_paths, 5)
+    assert None is silent_for(read_run(run_paths), LaterClock(SILENT_S + 60))
 
 
 def test_a_script_that_counted_and_stopped_is_missed() -> None:

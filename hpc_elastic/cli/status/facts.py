@@ -204,9 +204,14 @@ def _used(run: RunFiles) -> list[tuple[str, str]]:
     parts = [restarts, *_requeues(run, most_requeues)]
     parts += filter(None, [use_of_causes(state, run.spec)])
     ended = restarts_text(state.counts, signals_of(run.records))
+    by = (
+        "formed in all; ended since the last submit --resume by"
+        if state.epoch.submission > 0
+        else "formed; ended by"
+    )
     return [
         ("used", ", ".join(parts)),
-        *([("rounds", f"{state.rounds} formed; ended by: {ended}")] if ended else []),
+        *([("rounds", f"{state.rounds} {by}: {ended}")] if ended else []),
     ]
 
 

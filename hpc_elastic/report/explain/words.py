@@ -20,6 +20,7 @@ _MOST_BUCKETS, _MOST_IN_STATUS = 5, 3
 _LATE = 2  # times the best time between two saves, after which one is due
 _SEVERAL = 2
 _LEAST_SHARE = 0.005
+_LEAST_PAUSE_S = 1.0  # a shorter one is not worth a word
 _CAUSES = {
     None: "the start ended without a record of its end: its nodes or its job were gone",
     Cause.CRASH: "a worker failed",
@@ -77,8 +78,10 @@ def _summary(account: Account) -> str:
     starts, rounds = len(account.starts), sum(start.facts.rounds for start in account.starts)
     step = step_text(account)
     reached = f"; it has reached {step}" if step else ""
+    pause_s = account.paused_s
+    without = f" (without the {span_text(pause_s)} after an end)" if pause_s >= _LEAST_PAUSE_S else ""
     return (
-        f"{span_text(account.wall_s)} since the submission, {count_text(starts, 'start')}, "
+        f"{span_text(account.wall_s)} since the submission{without}, {count_text(starts, 'start')}, "
         f"{count_text(rounds, 'round')}{reached}."
     )
 
@@ -86,7 +89,7 @@ def _summary(account: Account) -> str:
 def goodput_text(account: Account) -> str:
     """Return the goodput of a run, or the bound that is known of it."""
     if account.goodput is None:
-        return f"at most {share_text(account.at_most)} (the workers report no steps)"
+        return f"at most {share_text(account.at_most)} (no step is reported so far)"
     on_nodes = account.goodput_on_nodes
     if on_nodes is None or on_nodes - account.goodput < _LEAST_SHARE:
         return share_text(account.goodput)
@@ -212,6 +215,8 @@ def rate_text(per_s: float) -> str:
 def _time_text(account: Account) -> str:
     costs = costs_text(account)
     rest = f" The rest: {costs}." if costs else ""
+    if account.goodput is None and not account.starts:
+        return f"No start so far.{rest.replace(' The rest:', ' The time so far:')}"
     if account.goodput is None:
         return f"Goodput is not known: {goodput_text(account)}.{rest}"
     return f"Goodput {goodput_text(account)}: the time in which new steps were computed.{rest}"

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from hpc_elastic.record.journal import Cause
+from hpc_elastic.record.journal import Answer, Cause
 from hpc_elastic.record.why_left import RUNS_ON, EarlyNotice
 from hpc_elastic.slurm.client.job_standing import Standing, job_facts, standing
 from hpc_elastic.slurm.client.parse import between_s
@@ -109,6 +109,7 @@ class Why(NamedTuple):
     cause: Cause | None  # None: nothing that Slurm itself does to the job
     words: str
     left_s: float | None  # how long workers have from the signal on; None: as long as they like
+    answer: Answer = Answer.CONFIRMS
 
 
 def why(
@@ -131,16 +132,17 @@ def why(
         left_s = stop_s(site) + (site.grace_s if grace_s is None else grace_s)
         return Why(Cause.PREEMPTION, f"preempted, with grace until {until}", left_s)
     if stands is Standing.RUNNING:
-        return Why(None, RUNS_ON, None)
+        return Why(None, RUNS_ON, None, Answer.DENIES)
     known = Cause.PREEMPTION, f"the job ends (Slurm's reason: {job.reason})"
     cause, words = _ENDINGS.get(stands, known)
     if stands is Standing.REQUEUED and told in _REQUEUED:
-        cause, words = told, _REQUEUED[told]
+        return Why(told, _REQUEUED[told], stop_s(site))
     if stands is Standing.PREEMPTED and site.grace_s > 0:
         # a job that is cancelled in the second in which its grace begins looks the same
         is_over = job.word == "PREEMPTED" or since_s >= site.grace_s
         cause, words = _GRACE_OVER if is_over else _ENDINGS[Standing.CANCELLED]
-    return Why(cause, words, stop_s(site))
+    answer = Answer.REQUEUES if stands is Standing.REQUEUED else Answer.CONFIRMS
+    return Why(cause, words, stop_s(site), answer)
 
 
 def p99(samples: Iterable[float]) -> float | None:

@@ -41,12 +41,15 @@ def is_in_doubt(signs: Signs) -> bool:
 
 
 def current_members(names: Iterable[str], state: RunState) -> frozenset[str]:
-    """Return the names of the agents of the newest start that are to beat. Pure."""
+    """Return the names of the agents of the newest start that are to beat; lost ones are not. Pure."""
     parsed = ((name, parse_name(name)) for name in names)
     return frozenset(
         name
         for name, member in parsed
-        if member is not None and member.epoch >= state.epoch and member.phase not in TERMINAL
+        if member is not None
+        and member.epoch >= state.epoch
+        and member.phase not in TERMINAL
+        and not (member.node in state.lost and member.epoch == state.epoch)
     )
 
 

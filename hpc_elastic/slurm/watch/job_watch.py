@@ -256,8 +256,8 @@ class JobWatch:
         until = None if found.left_s is None else signalled_at + found.left_s
         if found.cause is Cause.LAUNCH_FAILURE and until is not None and self._last_resort is not None:
             self._last_resort.at_latest(until - _REQUEUE_S)
-        answer = Answer.DENIES if found.cause is None else Answer.CONFIRMS
-        told = Notice(found.cause or Cause.PREEMPTION, found.words, until, explains=True, answer=answer)
+        cause = found.cause or Cause.PREEMPTION
+        told = Notice(cause, found.words, until, explains=True, answer=found.answer)
         return _Reason(told, is_sure=found.cause is not None)
 
     def _weighed(self, fields: Mapping[str, str], signalled_at: float, site: Site) -> _Reason | None:

@@ -149,7 +149,9 @@ def _row_line(row: RunRow, known: dict[str, _Watched]) -> ScreenLine:
     except (HpcElasticError, OSError) as error:
         return ScreenLine(f"{row.name}  cannot be read: {str(error).splitlines()[0]}", "red")
     nodes = sum(node.first_rank is not None for node in facts.nodes)
-    where = f"{watched.where.phase.value}, {nodes} nodes" if nodes else watched.where.phase.value
+    where = (
+        f"{watched.where.phase.value}, {count_text(nodes, 'node')}" if nodes else watched.where.phase.value
+    )
     return ScreenLine(f"{row.name}  {where}  {facts.summary[0]}", facts.colour)
 
 
