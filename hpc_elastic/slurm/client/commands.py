@@ -1,4 +1,8 @@
-"""The one place that runs Slurm's commands."""
+"""The one place that runs Slurm's commands.
+
+A job script outside of a container can bring an answer of Slurm to a `finish` that has no commands:
+`SlurmByScript`.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,16 @@ from collections.abc import Collection, Mapping, Sequence
 
 from hpc_elastic.clock import wall_of
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.slurm.client import answers, hostlist, parse
-from hpc_elastic.slurm.client.answers import Form, ListedNode, LostNodeState, SlurmTask, plain_environment
+from hpc_elastic.slurm.client.answers import (
+    Form,
+    ListedNode,
+    LostNodeState,
+    SlurmTask,
+    UnclearAnswerError,
+    plain_environment,
+)
 from hpc_elastic.slurm.client.job_standing import JobFacts, job_facts
 from hpc_elastic.slurm.client.parse import JobState
 
@@ -465,3 +477,59 @@ def _requeues_preempted(slurm: Slurm, partition: str) -> bool:
         return "REQUEUE" in slurm.show_partition(partition).get("PreemptMode", "")
     except (SlurmCommandError, SlurmNotFoundError):
         return False
+
+
+class UnclearJobInfoError(SlurmNotFoundError):
+    """The script's answer cannot be read for sure, and there is no other source.
+
+    Args:
+        why: the fault in it.
+    """
+
+    def __init__(self, why: UnclearAnswerError) -> None:
+        super().__init__("scontrol")
+        self.why = why
+
+    def __str__(self) -> str:
+        return str(self.why)
+
+
+class SlurmByScript(Slurm):
+    """Knows of one job the output of ``scontrol show job -o``; acts are left to the script.
+
+    Args:
+        job_info: that output; empty if scontrol failed.
+    """
+
+    def __init__(self, job_info: str) -> None:
+        super().__init__()
+        self._job_info = job_info
+        self.asks: ExitCode | None = None  # what the script is to do
+
+    def show_job(self, job_ref: str) -> dict[str, str]:
+        """Return the fields of the job in that output.
+
+        Raises:
+            SlurmNotFoundError: there is no output.
+            UnclearJobInfoError: the output cannot be read for sure.
+        """
+        try:
+            fields = answers.job(self._job_info, job_ref)
+        except UnclearAnswerError as error:
+            raise UnclearJobInfoError(error) from None
+        if not fields:
+            raise SlurmNotFoundError("scontrol")
+        return fields
+
+    def excluded_by(self, job_ref: str) -> str:
+        """Return the host list that the job leaves out, as far as the output has it."""
+        return self.show_job(job_ref).get("ExcNodeList", "")
+
+    def hold(self, job_ref: str) -> None:
+        """Have the script hold the job, which is in the queue already."""
+        self.requeue(job_ref, hold=True)
+
+    def requeue(self, job_ref: str, *, hold: bool = False) -> None:
+        """Have the script put the job back into the queue."""
+        del job_ref
+        self.asks = ExitCode.HOLD_JOB if hold else ExitCode.REQUEUE_JOB

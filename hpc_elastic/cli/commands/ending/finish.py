@@ -100,7 +100,7 @@ def _send_message(arguments: argparse.Namespace, finish: Finish, start: Start, e
 def _slurm_of(job_info: str | None) -> Slurm:
     if job_info is None:
         return Slurm()
-    from hpc_elastic.slurm.end.slurm_from_file import SlurmByScript  # noqa: PLC0415 - only in containers
+    from hpc_elastic.slurm.client.commands import SlurmByScript  # noqa: PLC0415 - only in containers
 
     return SlurmByScript(job_info)
 
