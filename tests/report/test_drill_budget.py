@@ -8,7 +8,7 @@ import pytest
 
 from hpc_elastic.record.journal import Cause
 from hpc_elastic.record.state import RunState
-from hpc_elastic.report.drill.budget import budget_warnings
+from hpc_elastic.report.drill_report import budget_warnings
 
 HELD = "holds the run until you release it"
 FAILS = "ends the run as failed"

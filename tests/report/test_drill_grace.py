@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.record.journal import Epoch, Member, RoundFormed
-from hpc_elastic.report.drill.report import Course, DrillPhase, Judgement, judge, verdict
+from hpc_elastic.report.drill_report import Course, DrillPhase, Judgement, judge, verdict
 from hpc_elastic.slurm.client.deadlines import Site
 
 BACK = RoundFormed(2, Epoch(0, 0, 1, 0), (Member("n1.1", "n1", 1),), "n1", 1, None)

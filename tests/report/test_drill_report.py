@@ -28,7 +28,7 @@ from hpc_elastic.record.journal import (
     StopAgreed,
     Then,
 )
-from hpc_elastic.report.drill.report import MEANWHILE, Blow, Course, Saved, course_of, verdict
+from hpc_elastic.report.drill_report import MEANWHILE, Blow, Course, Saved, course_of, verdict
 
 EPOCH = Epoch(0, 0, 0, 0)
 CRASH = Blow(frozenset({Cause.CRASH}), "n2", "n2.1", 3, 1, 10.0, 4, step=50)

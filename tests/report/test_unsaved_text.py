@@ -23,7 +23,7 @@ from hpc_elastic.record.journal import (
 )
 from hpc_elastic.record.state import MOST_FAILED_LEAVING, RunState, apply, fold
 from hpc_elastic.report.causes_text import unsaved_text
-from hpc_elastic.report.drill.report import Blow, course_of, verdict
+from hpc_elastic.report.drill_report import Blow, course_of, verdict
 from hpc_elastic.report.run_status import RunPhase, RunView, status_of
 from hpc_elastic.report.timeline import timeline
 from hpc_elastic.slurm.client.job_standing import JobFacts, job_facts

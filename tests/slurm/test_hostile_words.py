@@ -31,7 +31,7 @@ from hpc_elastic.record.journal import (
 from hpc_elastic.record.node_faults import node_faults
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.report.causes_text import signals_of
-from hpc_elastic.report.drill.report import Blow, course_of
+from hpc_elastic.report.drill_report import Blow, course_of
 from hpc_elastic.slurm.end import choices, lifecycle
 from hpc_elastic.slurm.end.history import (
     earlier_starts,

@@ -23,8 +23,16 @@ from hpc_elastic.record.array_task import start_of
 from hpc_elastic.record.checkpoints import complete_marks, encode_name, parse_name
 from hpc_elastic.record.journal import DrillBegan, DrillCalledOff, Role
 from hpc_elastic.record.run_log import open_log, read_records
-from hpc_elastic.report.drill.budget import budget_warnings
-from hpc_elastic.report.drill.report import MEANWHILE, Blow, Course, Saved, course_of, judge, verdict
+from hpc_elastic.report.drill_report import (
+    MEANWHILE,
+    Blow,
+    Course,
+    Saved,
+    budget_warnings,
+    course_of,
+    judge,
+    verdict,
+)
 from hpc_elastic.slurm.client.commands import Slurm, SlurmTimeoutError
 from hpc_elastic.slurm.client.deadlines import Site
 from hpc_elastic.slurm.drill.drill import (
