@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.processes.job_usage import JobUsage, job_usage
+from hpc_elastic.processes.control_group import JobUsage, job_usage
 
 V2_MOUNTS = "30 23 0:26 / {root} rw - cgroup2 cgroup2 rw\n"
 V1_MOUNTS = (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.node.workers.process_facts import killed_words, size_text
-from hpc_elastic.processes.memory import Memory, control_group, parse_kills, parse_limit
+from hpc_elastic.processes.control_group import Memory, control_group, parse_kills, parse_limit
 from hpc_elastic.record.journal import Cause, RoundEnded
 from tests.node.agents import QUICK, MakeAgents
 from tests.real_parts import memory_group

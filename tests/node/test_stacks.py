@@ -23,7 +23,7 @@ from hpc_elastic.node.hangs.watch import Sign
 from hpc_elastic.node.setup.hang_times import Length
 from hpc_elastic.node.workers import process_facts
 from hpc_elastic.node.workers.stacks import StackRequest, Stacks
-from hpc_elastic.processes.memory import Memory
+from hpc_elastic.processes.control_group import Memory
 from hpc_elastic.testing.waiting import wait_until
 from hpc_elastic.worker.channel import Channel
 

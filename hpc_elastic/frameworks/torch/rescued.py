@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from hpc_elastic.errors import DamagedError, InputError
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups
 from hpc_elastic.frameworks.torch.train_state import Torch, pickled, unpickled
-from hpc_elastic.processes.memory import free_memory
+from hpc_elastic.processes.control_group import free_memory
 from hpc_elastic.store.plain_file import open_plain
 
 _LOCK = "rescue.lock"

@@ -10,12 +10,12 @@ from hpc_elastic.node.decision import Group, Hang
 from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.workers.local_group import LocalGroup
 from hpc_elastic.node.workers.process_facts import killed_words
-from hpc_elastic.processes.memory import read_memory
+from hpc_elastic.processes.control_group import read_memory
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.errors import FailureRecord
     from hpc_elastic.node.hangs.hangs import Hangs
-    from hpc_elastic.processes.memory import Memory
+    from hpc_elastic.processes.control_group import Memory
 
 
 class HangGuard:

@@ -18,7 +18,7 @@ from hpc_elastic.node.decision import Group, Hang
 from hpc_elastic.node.hangs.watch import HangWatch, Sign, Silence, is_still, silence_text
 from hpc_elastic.node.setup.hang_times import START, Length, Lengths, decode, encode, is_worth_writing
 from hpc_elastic.node.workers import process_facts
-from hpc_elastic.processes.memory import read_memory
+from hpc_elastic.processes.control_group import read_memory
 from hpc_elastic.store import files
 from hpc_elastic.typed_json import parse
 from hpc_elastic.worker.channel import Channel, Section

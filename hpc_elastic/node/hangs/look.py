@@ -18,7 +18,7 @@ from hpc_elastic.typed_json import read
 
 if TYPE_CHECKING:
     from hpc_elastic.node.hangs.watch import Sign
-    from hpc_elastic.processes.memory import Memory
+    from hpc_elastic.processes.control_group import Memory
     from hpc_elastic.worker.channel import Channel
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from hpc_elastic.account.facts import Doing, NodeUse, WorkFact, encode_fact, next_gap_s
 from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.workers.local_group import LocalGroup
-from hpc_elastic.processes.job_usage import read_job_usage
+from hpc_elastic.processes.control_group import read_job_usage
 from hpc_elastic.store.plain_file import open_plain
 from hpc_elastic.typed_json import whole_number
 

@@ -6,8 +6,8 @@ import os
 import signal
 from typing import NamedTuple
 
+from hpc_elastic.processes.control_group import Memory
 from hpc_elastic.processes.linux import children, descendants, kernel_text, read_stat
-from hpc_elastic.processes.memory import Memory
 
 _SHELL_KILLED = 128 + signal.SIGKILL
 _UNITS = ("B", "K", "M", "G", "T")
