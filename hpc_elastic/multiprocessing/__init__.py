@@ -1,7 +1,7 @@
 """Start, watch and end a group of local processes (names as in torch.distributed.elastic).
 
-    start      start_processes: a group in one call         functions    MultiprocessContext: run a function
-    context    SubprocessContext: run a program             group        the common part of both
+    context    SubprocessContext: run a program, and        functions    MultiprocessContext: run a function
+               start_processes: a group in one call         group        the common part of both
     process    one child: own session, dies with its parent     stop, reap   end it and its children
     guard      survives the agent's SIGKILL                     logs, tail   files, and lines on the console
     errors     error files and their summaries
@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING
 from hpc_elastic.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hpc_elastic.multiprocessing.context import SubprocessContext
+    from hpc_elastic.multiprocessing.context import SubprocessContext, start_processes
     from hpc_elastic.multiprocessing.errors.failure import ProcessFailure
     from hpc_elastic.multiprocessing.functions import MultiprocessContext
     from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsDest, LogsSpecs, load_logs_specs
     from hpc_elastic.multiprocessing.pcontext import PContext, RunProcsResult, StartSettings
     from hpc_elastic.multiprocessing.signals import SignalException
-    from hpc_elastic.multiprocessing.start import start_processes
     from hpc_elastic.multiprocessing.std import Std, to_map
     from hpc_elastic.processes.guard import Guard
     from hpc_elastic.processes.process import WorkerStartError
@@ -44,7 +43,7 @@ _HOMES = {
     "MultiprocessContext": "functions",
     "ProcessFailure": "errors.failure",
     "load_logs_specs": "logs",
-    "start_processes": "start",
+    "start_processes": "context",
 }
 
 __all__ = [
