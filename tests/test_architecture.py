@@ -294,7 +294,7 @@ NAMES_PYTHON = {
     "hpc_elastic/slurm/submit/validate.py": "compares it",
 }
 STARTS_MODULES = {
-    "hpc_elastic/settings/of_run.py": "a flag of our own",
+    "hpc_elastic/settings/of_commands.py": "a flag of our own",
     "hpc_elastic/settings/table.py": "a flag of our own",
     "hpc_elastic/cli/run/work.py": "the user's module",
     "hpc_elastic/isolated/argv.py": "isolated",

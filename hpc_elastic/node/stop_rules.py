@@ -12,7 +12,7 @@ from typing import NamedTuple
 from hpc_elastic.meet.rules import node_of
 from hpc_elastic.record.journal import Asked, Cause, Decision, DrainExplained, DrainRequested, Epoch
 from hpc_elastic.record.state import RunState
-from hpc_elastic.settings.of_run import RunSettings
+from hpc_elastic.settings.of_commands import RunSettings
 from hpc_elastic.settings.setting import agents
 from hpc_elastic.settings.table import JobSettings
 

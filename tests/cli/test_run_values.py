@@ -17,7 +17,7 @@ from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs
 from hpc_elastic.multiprocessing.std import Std
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.processes.numa import AffinityMode
-from hpc_elastic.settings.of_run import RUN
+from hpc_elastic.settings.of_commands import RUN
 from hpc_elastic.slurm.client.environment import SlurmEnv
 
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n1", "SLURMD_NODENAME": "n1"}

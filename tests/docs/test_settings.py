@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.settings.of_finish import FINISH
-from hpc_elastic.settings.of_run import RUN
+from hpc_elastic.settings.of_commands import FINISH, RUN
 from hpc_elastic.settings.setting import Setting
 from hpc_elastic.settings.table import JOB
 from tests.docs.pages import DOCS, name_of, pages, prose

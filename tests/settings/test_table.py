@@ -25,8 +25,7 @@ from hpc_elastic.node.setup.hang_times import HangOptions
 from hpc_elastic.node.stop_rules import DrainTimes
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.settings import setting as kinds
-from hpc_elastic.settings.of_finish import FINISH
-from hpc_elastic.settings.of_run import RUN
+from hpc_elastic.settings.of_commands import FINISH, RUN
 from hpc_elastic.settings.setting import Sbatch, Setting, ValueKind, check_values
 from hpc_elastic.settings.table import JOB, OF_AGENT, OF_FINISH
 from hpc_elastic.slurm.end.choices import RequeueBudgets as FinishBudgets

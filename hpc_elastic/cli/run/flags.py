@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 
 from hpc_elastic.argparse_util import check_env, env, value_of, variable_of
 from hpc_elastic.exit_codes import ExitCode
-from hpc_elastic.settings.of_run import OF_TORCHRUN, OWN
+from hpc_elastic.settings.of_commands import OF_TORCHRUN, OWN
 from hpc_elastic.settings.setting import (
     BUDGET,
     INTERVAL,

@@ -33,7 +33,7 @@ from hpc_elastic.node.setup.hang_times import HangOptions
 from hpc_elastic.node.stop_rules import DrainTimes, Unasked
 from hpc_elastic.node.workers.local_group import Command
 from hpc_elastic.processes.numa import NumaOptions
-from hpc_elastic.settings.of_run import RUN, RunSettings
+from hpc_elastic.settings.of_commands import RUN, RunSettings
 from hpc_elastic.settings.setting import AT_LEAST_0, agents, check_number, check_values
 from hpc_elastic.settings.table import JobSettings
 from hpc_elastic.slurm.client.environment import SlurmEnv

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from hpc_elastic.errors import InputError, SlurmError
 from hpc_elastic.multiprocessing.std import Std
 from hpc_elastic.node.setup.agent_setup import SignalMeanings
-from hpc_elastic.settings.of_run import RunSettings
+from hpc_elastic.settings.of_commands import RunSettings
 from hpc_elastic.settings.setting import agents
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.typed_json import whole_number

@@ -22,7 +22,7 @@ from hpc_elastic.node.workers.worker_env import RunEnv
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Cause, Then
 from hpc_elastic.record.state import RunState
-from hpc_elastic.settings.of_run import RunSettings
+from hpc_elastic.settings.of_commands import RunSettings
 from hpc_elastic.settings.setting import agents
 from hpc_elastic.settings.table import JobSettings
 

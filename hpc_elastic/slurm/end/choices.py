@@ -9,7 +9,7 @@ from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.record.journal import Budget, Cause, Decision, Epoch, NodeLeft, RunEnded, SetupFailure
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.state import RunState
-from hpc_elastic.settings.of_finish import FinishSettings
+from hpc_elastic.settings.of_commands import FinishSettings
 from hpc_elastic.settings.setting import usual
 from hpc_elastic.settings.table import JobSettings, in_force
 from hpc_elastic.slurm.client.job_standing import JobFacts

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jinja2
 
 from hpc_elastic.isolated.argv import CALL, INSTALLED, OwnPath, call_argv, own_argv
-from hpc_elastic.settings.of_finish import FinishSettings
+from hpc_elastic.settings.of_commands import FinishSettings
 from hpc_elastic.settings.setting import flags_given, usual
 from hpc_elastic.settings.table import OF_AGENT, OF_FINISH, JobSettings
 from hpc_elastic.slurm.job import options

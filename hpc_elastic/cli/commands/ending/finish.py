@@ -15,7 +15,7 @@ from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision, SetupFailure
 from hpc_elastic.record.state import RunState
-from hpc_elastic.settings.of_finish import FINISH
+from hpc_elastic.settings.of_commands import FINISH
 from hpc_elastic.settings.setting import BUDGET, COUNT, NAMES, NUMBER, SWITCH, flags_of
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.choices import RequeueBudgets
