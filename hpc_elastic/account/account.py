@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from hpc_elastic.account.facts import RunUse, use_of
 from hpc_elastic.account.gpus import NodeGpus
 from hpc_elastic.account.spans import Bucket, Crew, History, Series, Span, StartFacts, Stop, series_of
-from hpc_elastic.account.use import RunUse, use_of
 from hpc_elastic.record.journal import Cause
 
 Seconds = Mapping[Bucket, float]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.account.account import account_of, pace_of, seconds_of_nodes
-from hpc_elastic.account.facts import Doing, NodeUse, WorkFact, encode_fact, parse_facts
+from hpc_elastic.account.facts import Doing, NodeUse, RunUse, WorkFact, encode_fact, parse_facts, use_of
 from hpc_elastic.account.spans import Bucket, History, SubmitTime
-from hpc_elastic.account.use import RunUse, use_of
 from hpc_elastic.record.journal import (
     Answer,
     Asked,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from hpc_elastic.account.account import Account, Pace, pace_of
+from hpc_elastic.account.facts import RunUse
 from hpc_elastic.account.gpus import NodeGpus, summary_of
 from hpc_elastic.account.spans import Bucket, Stop
-from hpc_elastic.account.use import RunUse
 from hpc_elastic.clock import date_text
 from hpc_elastic.node.workers.process_facts import size_text
 from hpc_elastic.record.journal import Cause

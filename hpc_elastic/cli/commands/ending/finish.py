@@ -181,8 +181,8 @@ def _tell_the_end(state: RunState, start: Start) -> None:
 
 def _say_use(paths: RunPaths) -> None:
     """Print the use that a run has made of its nodes, as far as it is known."""
+    from hpc_elastic.account.facts import use_of  # noqa: PLC0415 - as above
     from hpc_elastic.account.read import read_facts, read_gpus  # noqa: PLC0415 - at the end of a run
-    from hpc_elastic.account.use import use_of  # noqa: PLC0415 - as above
     from hpc_elastic.report.explain.words import gpus_text, use_text  # noqa: PLC0415 - as above
 
     if used := use_text(use_of(read_facts(paths))):
