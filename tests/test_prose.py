@@ -59,7 +59,6 @@ READERS = {
     "slurm/adopt/script.py": "job scripts",
     "slurm/adopt/torchrun_line.py": "job scripts",
     "cli/commands/submitting/lint.py": "job scripts",
-    "slurm/lint/commands.py": "job scripts",
     "slurm/lint/pitfalls.py": "job scripts",
     "slurm/lint/script.py": "job scripts",
     "slurm/job/notice.py": "a template of the user",

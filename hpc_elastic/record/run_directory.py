@@ -43,7 +43,7 @@ def prepare_run_dir(paths: RunPaths) -> None:
 
 
 def _make_seen(paths: RunPaths, where: str) -> None:
-    """Make the parts; again while a file system hides for a moment what several nodes make at once."""
+    """Make the parts; again while a file system hides parts for a moment that several nodes make at once."""
     for pause_s in PAUSES_S:
         try:
             _make_parts(paths, where)

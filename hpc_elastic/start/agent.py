@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,8 +19,7 @@ from hpc_elastic.meet.shared_fs import SharedFsRendezvous
 from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.multiprocessing.context import StartSettings
 from hpc_elastic.node.agent import NodeAgent
-from hpc_elastic.node.listeners.asked_for import base_env_for, check_telemetry, services_for, telemetry_for
-from hpc_elastic.node.listeners.telemetry_hooks import Surroundings
+from hpc_elastic.node.listeners.telemetry_hooks import Services, Surroundings, TelemetryMaker, tell_nobody
 from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.outcome import Outcome
 from hpc_elastic.node.probe.probe import Probe
@@ -53,6 +52,10 @@ if TYPE_CHECKING:
 
 
 _REMEMBERING = 8  # so many nodes of a job ask Slurm; a thousand at once would be a burden to slurmctld
+_SERVICES = (Env.ENABLE_FILE_TIMER, Env.HEALTH_CHECK_PORT, Env.STATE_TIMEOUT)
+"""Variables that ask for a service of the agent."""
+_SITE = os.path.join(os.path.dirname(__file__), "..", "metrics", "static_init.py")
+"""Listeners that a site installs."""
 
 
 def run_agent(options: LaunchOptions, slurm: SlurmEnv | None, guard: Guard | None = None) -> int:
@@ -436,3 +439,48 @@ def run_env(options: LaunchOptions) -> RunEnv:
         cpus_per_task=os.environ.get("SLURM_CPUS_PER_TASK"),
         names_coordinator=is_slurm_task and "JAX_COORDINATOR_ADDRESS" not in os.environ,
     )
+
+
+def services_for(around: Surroundings) -> Services:
+    """Return the services that the environment asks for; without any nothing more is imported."""
+    if not any(name in around.environ for name in _SERVICES):
+        return Services()
+    from hpc_elastic.node.listeners.node_services import NodeServices  # noqa: PLC0415 - only if asked for
+
+    return NodeServices(around)
+
+
+def telemetry_for(around: Surroundings) -> TelemetryMaker:
+    """Return the maker of the agent's telemetry; without a possible listener nothing more is imported.
+
+    Raises:
+        InputError: a listener cannot be made.
+    """
+    asked = around.destination != "null" or Env.METRICS in around.environ or Env.EVENTS in around.environ
+    configured = "hpc_elastic.metrics.api" in sys.modules or "hpc_elastic.events.handlers" in sys.modules
+    if not (asked or configured or os.path.exists(_SITE)):
+        return tell_nobody
+    from hpc_elastic.node.listeners.listeners import telemetry_maker  # noqa: PLC0415 - only if asked for
+
+    return telemetry_maker(around, initialize=not configured)
+
+
+def check_telemetry(environ: Mapping[str, str]) -> None:
+    """Refuse metrics and events that cannot be delivered, before anything is made for the run.
+
+    Raises:
+        InputError: a listener cannot be made.
+    """
+    if Env.METRICS in environ or Env.EVENTS in environ:
+        from hpc_elastic.node.listeners.listeners import check_asked  # noqa: PLC0415 - only if asked for
+
+        check_asked(environ)
+
+
+def base_env_for(environ: Mapping[str, str]) -> Mapping[str, str] | None:
+    """Return the workers' environment without a pipe of timers that has no reader; None: no change."""
+    if Env.TIMER_FILE not in environ:
+        return None
+    from hpc_elastic.node.listeners.watchdog import without_dead_pipe  # noqa: PLC0415 - only if asked for
+
+    return without_dead_pipe(environ)

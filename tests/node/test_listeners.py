@@ -11,11 +11,11 @@ import pytest
 from hpc_elastic import metrics
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
-from hpc_elastic.node.listeners.asked_for import telemetry_for
 from hpc_elastic.node.listeners.listeners import telemetry_maker
 from hpc_elastic.node.listeners.telemetry import NodeTelemetry
 from hpc_elastic.node.listeners.telemetry_hooks import Telemetry, tell_nobody
 from hpc_elastic.node.spec import WorkerState
+from hpc_elastic.start.agent import telemetry_for
 from tests.node.telling import STATUS, Agent, Metrics
 
 pytestmark = pytest.mark.usefixtures("own_handlers")

@@ -13,12 +13,12 @@ import pytest
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.meet.interface import free_port
-from hpc_elastic.node.listeners.asked_for import base_env_for, services_for
 from hpc_elastic.node.listeners.node_services import NodeServices
 from hpc_elastic.node.listeners.telemetry_hooks import Services, Surroundings
 from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.workers.stuck_in_kernel import UninterruptibleWatch
 from hpc_elastic.record.journal import Cause, Decision, Drained, RoundEnded
+from hpc_elastic.start.agent import base_env_for, services_for
 from hpc_elastic.testing.clock import FakeClock
 from tests.node.agents import SLEEP, MakeAgents, gone, is_running, slurm, wait_for
 from tests.node.stuck import STUCK
