@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from hpc_elastic.account.facts import RunUse, use_of
 from hpc_elastic.account.gpus import NodeGpus
-from hpc_elastic.account.spans import Bucket, Crew, History, Series, Span, StartFacts, Stop, series_of
+from hpc_elastic.account.spans import Bucket, Crew, History, Series, Span, StartFacts, series_of
+from hpc_elastic.account.stops import Stop
 from hpc_elastic.record.journal import Cause
 
 Seconds = Mapping[Bucket, float]

@@ -10,19 +10,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
+from hpc_elastic.account import stops
 from hpc_elastic.account.facts import Doing, WorkFact, of_one_writer
 from hpc_elastic.account.gpus import NodeGpus
 from hpc_elastic.account.one_clock import Stamp, one_clock
+from hpc_elastic.account.stops import Stop
 from hpc_elastic.record.journal import (
     Cause,
     Decision,
     Drained,
+    DrainExplained,
     DrainRequested,
+    DrillBegan,
+    DrillCalledOff,
     Entry,
     Epoch,
     EpochStarted,
     FailedAlike,
     Member,
+    NodeLeft,
+    NodeTaken,
     Record,
     Requeued,
     Role,
@@ -32,8 +39,6 @@ from hpc_elastic.record.journal import (
     Then,
 )
 from hpc_elastic.record.state import RunState, apply
-from hpc_elastic.record.why_left import Asker, requeued_for, who_asked
-from hpc_elastic.record.worker_word import WorkerWord
 
 
 class Bucket(str, Enum):
@@ -98,23 +103,6 @@ class Span(NamedTuple):
     steps: int = 0  # how many there are
 
 
-class Stop(NamedTuple):
-    """An event that kept the workers from new steps."""
-
-    at: float  # [s since the epoch]
-    cause: Cause | None  # None: no record of it
-    start: int  # of the job
-    round: int  # 0: there was none in that start
-    nodes: tuple[str, ...] = ()  # where it happened
-    failure: Mapping[str, Any] | None = None
-    step: int | None = None  # the newest one that was done in the round
-    resumed: int | None = None  # the step that the next round began from; None: no round has begun
-    left: bool = False  # the start of the job ended with it
-    record: int = 0  # number of the journal record that told it; 0: none did
-    asker: Asker = Asker()  # of a drain: its origin, where the cause alone does not name it
-    word: WorkerWord | None = None  # of a worker that has ended the round
-
-
 class StartFacts(NamedTuple):
     """One start of the job."""
 
@@ -145,7 +133,6 @@ _Event = SubmitTime | Record | WorkFact
 _NEVER = 2**63  # the number of a record that there is not
 _WORK = (Bucket.TRAINING, Bucket.WORKING, Bucket.SAVING)
 _UNSAVED = (Decision.FAILED, Decision.HELD)  # the end of a run loses all that is not durable
-_FAILURES = (Cause.CRASH, Cause.HANG, Cause.NODE_LOSS, Cause.AGENT_ERROR, Cause.LAUNCH_FAILURE)
 
 
 def series_of(history: History) -> Series:
@@ -219,6 +206,8 @@ class _Walk:
         self._progress: list[tuple[float, int]] = []
         self._total: int | None = None
         self._farthest: int | None = None  # newest step of the newest start
+        self._leavers: list[stops.Leaver] = []  # of the round that runs
+        self._drill = ""  # that has begun since the newest round was formed, for people
 
     def take(self, time: float, event: _Event) -> None:
         """Take one event."""
@@ -379,6 +368,8 @@ class _Walk:
 
     def _record(self, time: float, record: Record, after: RunState) -> None:
         entry, before = record.entry, self._state
+        if isinstance(entry, NodeLeft):
+            self._called_away(entry)
         if isinstance(entry, EpochStarted):
             self._epoch(time, record, entry)
         elif isinstance(entry, RoundFormed):
@@ -388,11 +379,11 @@ class _Walk:
         elif before.running is not None and after.running is None:
             self._round_over(time, record, before, after)
         elif isinstance(entry, Drained | Requeued):
-            self._left(time, record, entry)
+            self._left(time, record, entry, after)
         elif isinstance(entry, RunEnded):
             self._ended(time, record, entry)
         else:
-            self._other(time, record, entry)
+            self._other(time, record, entry, after)
         self._state = after
         if isinstance(entry, RunEnded) and entry.decision is not Decision.HELD:
             self._time = None
@@ -404,7 +395,9 @@ class _Walk:
             self._members = formed.members, tuple(member.node for member in formed.members)
         return self._members[1]
 
-    def _other(self, time: float, record: Record, entry: Entry) -> None:
+    def _other(self, time: float, record: Record, entry: Entry, after: RunState) -> None:
+        if isinstance(entry, NodeTaken):
+            self._stops = stops.with_taken(self._stops, entry)
         if self._time is None:
             return
         self._pass(time)
@@ -413,6 +406,20 @@ class _Walk:
             self._stops[-1] = stop._replace(nodes=tuple(dict.fromkeys((*stop.nodes, entry.node))))
         if isinstance(entry, DrainRequested) and entry.then is Then.LEAVE:
             self._open(time, record, entry.cause, nodes=(entry.node,) if entry.node else ())
+        elif isinstance(entry, DrainExplained) and self._stops and self._stops[-1].resumed is None:
+            self._stops[-1] = stops.explained(self._stops[-1], after)
+        elif isinstance(entry, DrillBegan | DrillCalledOff):
+            self._drill = entry.detail if isinstance(entry, DrillBegan) else ""
+
+    def _called_away(self, entry: NodeLeft) -> None:
+        """Take note of a node of an array that leaves, before or after its round is over."""
+        found = stops.leaver_of(entry)
+        if found is None:
+            return
+        if self._stops and self._stops[-1].resumed is None and self._stops[-1].start == self._place:
+            self._stops[-1] = stops.with_leavers(self._stops[-1], (found,))
+        else:
+            self._leavers.append(found)
 
     def _epoch(self, time: float, record: Record, entry: EpochStarted) -> None:
         known = self._state
@@ -422,6 +429,8 @@ class _Walk:
         if not was_left:
             if self._starts and (known.running is not None or known.round is None):
                 self._open(self._time, record._replace(number=0), None, left=True)
+                if entry.epoch.script == known.epoch.script:
+                    self._stops[-1] = stops.vanished(self._stops[-1], known)._replace(left=False)
             self._leave_round(time, Bucket.DOWN)
             self._put(time, Bucket.DOWN)
         elif known.drained is not None and not known.requeued:
@@ -438,6 +447,8 @@ class _Walk:
 
     def _formed(self, entry: RoundFormed) -> None:
         self._phase = Bucket.STARTING if entry.number in self._written else Bucket.WORKING
+        self._drill = ""
+        self._leavers.clear()
         self._last, self._saved_s, self._reached = None, 0.0, None
         step = 0 if entry.checkpoint is None else entry.checkpoint.step
         self._note_saved(None if entry.checkpoint is None else step)
@@ -458,7 +469,7 @@ class _Walk:
     def _round_over(self, time: float, record: Record, before: RunState, after: RunState) -> None:
         ended = after.ended
         cause = ended.cause if ended is not None else None
-        is_asked = before.drain is not None and cause not in _FAILURES
+        is_asked = before.drain is not None and cause not in stops.FAILURES
         tail = Bucket.DRAINING if is_asked else Bucket.NOTICING
         nodes, failure = (ended.nodes, ended.failure) if ended is not None else ((), None)
         self._pass(time)
@@ -473,23 +484,20 @@ class _Walk:
         lines = self._written.get(state.round.number, ()) if state.round is not None else ()
         return any(fact.doing is Doing.GONE for fact in lines)
 
-    def _left(self, time: float, record: Record, entry: Drained | Requeued) -> None:
+    def _left(self, time: float, record: Record, entry: Drained | Requeued, after: RunState) -> None:
         self._pass(time)
         self._note_saved(entry.step if isinstance(entry, Drained) else None)
         if not self._stops or self._stops[-1].resumed is not None or self._stops[-1].start != self._place:
             self._open(time, record, entry.cause, left=True)
         stop = self._stops[-1]
         self._stop = len(self._stops) - 1
-        cause = stop.cause if stop.cause in _FAILURES else entry.cause
-        asker = Asker()
-        if cause is entry.cause and isinstance(entry, Requeued):
-            asker = requeued_for(self._state, entry)
-        elif cause is entry.cause:
-            asker = who_asked(self._state, cause)
-        self._stops[-1] = stop._replace(cause=cause, step=self._reached, left=True, asker=asker)
+        stop = stops.left(stop, entry, self._state, after)
+        self._stops[-1] = stop._replace(step=self._reached)
         self._leave_round(time, Bucket.DRAINING)
 
     def _ended(self, time: float, record: Record, entry: RunEnded) -> None:
+        if self._stops and self._stops[-1].resumed is None:
+            self._stops[-1] = stops.ended(self._stops[-1], entry, self._state)
         rest = Bucket.NOTICING
         if record.role is not Role.AGENT:  # the agents have not written how their round ended
             rest = Bucket.DOWN
@@ -530,7 +538,7 @@ class _Walk:
     ) -> None:
         """Take note of a stop: from now on the workers do no new step."""
         number = self._state.round.number if self._state.round is not None else 0
-        self._stops.append(
-            Stop(time, cause, self._place, number, nodes, failure, self._reached, None, left, record.number)
-        )
+        facts = nodes, failure, self._reached, None, left, record.number
+        stop = Stop(time, cause, self._place, number, *facts, drill=self._drill)
+        self._stops.append(stops.with_leavers(stop, self._leavers))
         self._stop = len(self._stops) - 1

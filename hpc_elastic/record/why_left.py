@@ -61,12 +61,12 @@ class Asker(NamedTuple):
 
     signal: str = ""  # its name
     is_sent: bool = False  # a user has sent the signal: Slurm does nothing to the job itself
-    words: str = ""  # the other askers
+    words: str = ""  # the other askers, or Slurm's words about the signal
 
     @property
     def text(self) -> str:
         """The same for people; empty where the cause names it."""
-        return f"a {self.signal} that a user sent" if self.is_sent else self.signal or self.words
+        return f"a {self.signal} that a user sent" if self.is_sent else self.words or self.signal
 
     @property
     def as_counted(self) -> str:
@@ -101,7 +101,7 @@ def asked_by(cause: Cause, detail: str, asked: Asked, *, runs_on: bool = False) 
     if cause is not Cause.PREEMPTION or asked.answer is Answer.CONFIRMS:
         return Asker()
     if asked.answer is Answer.REQUEUES:
-        return Asker(words=_UNNAMED)
+        return Asker(asked.signal, words=_UNNAMED)
     if not asked.signal:
         return Asker(words=detail)
     return Asker(asked.signal, runs_on or asked.answer is Answer.DENIES)

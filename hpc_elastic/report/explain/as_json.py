@@ -152,6 +152,17 @@ def _stop_json(stop: StopFact) -> dict[str, Any]:
         "nodes": list(stop.nodes),
         "failure": stop.last.failure,
         "word": None if stop.last.word is None else stop.last.word._asdict(),
+        "signal": stop.last.asker.signal,
+        "signal_of_user": stop.last.asker.is_sent,
+        "detail": stop.last.detail or stop.last.asker.words,
+        "setup": None if stop.last.setup is None else stop.last.setup._asdict(),
+        "unfit": dict(stop.last.unfit),
+        "taken": dict(stop.last.taken),
+        "left": [
+            {"node": one.node, "cause": one.cause.value, "detail": one.asker.text}
+            for one in stop.last.leavers
+        ],
+        "drill": stop.last.drill,
         "cost_s": _round(stop.seconds),
         "lost_steps": stop.lost_steps,
         "resumed_step": stop.last.resumed,

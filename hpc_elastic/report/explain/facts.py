@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from hpc_elastic.account.account import Account, StopCost, account_of
 from hpc_elastic.account.read import read_facts, read_gpus
-from hpc_elastic.account.spans import Bucket, History, Stop, SubmitTime
+from hpc_elastic.account.spans import Bucket, History, SubmitTime
+from hpc_elastic.account.stops import Stop
 from hpc_elastic.clock import wall_of
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.paths import RunPaths
@@ -120,7 +121,8 @@ def _kind(stop: Stop) -> object:
     if stop.word is not None:
         return stop.word
     if stop.failure is None or stop.cause is None:
-        return stop.cause, stop.asker
+        told = stop.setup, stop.drill, stop.leavers, tuple(stop.unfit), tuple(stop.taken)
+        return stop.cause, stop.asker, *told
     return signature(RoundEnded(0, stop.cause, stop.nodes, dict(stop.failure)))
 
 

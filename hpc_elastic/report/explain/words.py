@@ -7,11 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from hpc_elastic.account.account import Account, Pace, pace_of
 from hpc_elastic.account.facts import RunUse
 from hpc_elastic.account.gpus import NodeGpus, summary_of
-from hpc_elastic.account.spans import Bucket, Stop
+from hpc_elastic.account.spans import Bucket
+from hpc_elastic.account.stops import Leaver, Stop
 from hpc_elastic.clock import date_text
+from hpc_elastic.meet.member_names import natural
 from hpc_elastic.node.workers.process_facts import size_text
 from hpc_elastic.record.journal import Cause
-from hpc_elastic.report.causes_text import noun_of
+from hpc_elastic.record.why_left import Asker
+from hpc_elastic.report.causes_text import noun_of, unfit_text
 from hpc_elastic.report.explain.facts import Advice, AdviceFact, Explanation, StopFact
 from hpc_elastic.report.timeline import failure_text, names_text, span_text
 from hpc_elastic.text import count_text, wrapped
@@ -37,6 +40,14 @@ _CAUSES = {
     Cause.JOIN_TIMEOUT: "too few nodes came",
     Cause.AGENT_ERROR: "an agent could not continue",
 }
+_OF_TASKS = {
+    Cause.PREEMPTION: "preemption, Slurm wanted the node back",
+    Cause.TIME_LIMIT: "the time limit of its task",
+    Cause.REQUEUE: "its task was requeued by hand",
+    Cause.CANCEL: "its task was cancelled",
+    Cause.LAUNCH_FAILURE: "the batch script of its task was killed",
+    Cause.NODE_LOSS: "Slurm took the node away",
+}  # of nodes of an array, which leave alone
 
 
 def times_text(cause: Cause | None, times: int) -> str:
@@ -261,15 +272,50 @@ def _stop_text(stop: StopFact) -> str:
 
 def cause_of(stop: StopFact) -> str:
     """Return the cause of a stop with its culprit."""
+    text = _cause_text(stop)
+    return f"{text}; {stop.last.drill}" if stop.last.drill else text
+
+
+def _cause_text(stop: StopFact) -> str:
     one = stop.last
     if one.word is not None:
         return one.word.text
     if one.failure and one.cause in (Cause.CRASH, Cause.HANG):
         also = "" if len(stop.nodes) < _SEVERAL else f" (on {names_text(stop.nodes)})"
         return f"{failure_text(one.failure)}{also}"
-    if one.cause is Cause.NODE_LOSS and stop.nodes:
-        return f"lost {names_text(stop.nodes)}"
-    return one.asker.text or _CAUSES[one.cause]
+    if one.leavers:
+        return "; ".join(_leaver_texts(one.leavers))
+    if one.cause is Cause.NODE_LOSS:
+        return _loss_text(stop)
+    if one.cause is Cause.JOIN_TIMEOUT and one.detail:
+        return f"{_CAUSES[one.cause]}: {one.detail}"
+    told = one.detail if one.setup is None else one.setup.text
+    return told or _asker_text(one.asker) or _CAUSES[one.cause]
+
+
+def _asker_text(asker: Asker) -> str:
+    is_open = asker.signal and not asker.is_sent and not asker.words
+    return f"{asker.signal}, and Slurm did not say why" if is_open else asker.text
+
+
+def _leaver_texts(leavers: Iterable[Leaver]) -> Iterator[str]:
+    """Yield why nodes of an array have left, those that left for one reason together."""
+    nodes: dict[str, list[str]] = {}
+    for one in leavers:
+        nodes.setdefault(_asker_text(one.asker) or _OF_TASKS[one.cause], []).append(one.node)
+    for why, names in nodes.items():
+        yield f"{names_text(tuple(sorted(names, key=natural)))} left: {why}"
+
+
+def _loss_text(stop: StopFact) -> str:
+    """Return which nodes were lost; those that are unfit or were taken are not called so."""
+    one = stop.last
+    if one.unfit:
+        return unfit_text(one.unfit)
+    taken = [f"{node} was taken away: {reason}" for node, reason in one.taken.items() if node in stop.nodes]
+    gone = tuple(node for node in stop.nodes if node not in one.taken)
+    parts = [f"lost {names_text(gone)}", *taken] if gone else taken
+    return "; ".join(parts) or _CAUSES[Cause.NODE_LOSS]
 
 
 def _cost_text(stop: StopFact) -> str:
