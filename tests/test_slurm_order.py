@@ -6,7 +6,9 @@ import ast
 import re
 from pathlib import Path
 
-from tests.real_slurm.order import SECONDS, SHARE_JOBS, rank, unit
+import pytest
+
+from tests.real_slurm.order import SECONDS, SHARE_JOBS, rank, trackers, unit
 
 HERE = Path(__file__).parent
 PLACE = HERE / "real_slurm"
@@ -50,3 +52,21 @@ def test_long_ones_go_first() -> None:
     short = "tests/real_slurm/test_drain.py::test_a[cgroup]"
     own = "tests/real_slurm/test_devcluster.py::test_a"
     assert rank(f"{HEAVY}[cgroup]") < rank(short) < rank(own) < rank(f"{HEAVY}[linuxproc]")
+
+
+@pytest.mark.parametrize(
+    ("test", "both", "asked", "core_under", "under"),
+    [
+        ("main_job.stop_saves_and_ends_the_run", False, "", "", ["linuxproc"]),
+        ("main_job.a_cancelled_run_is_never_requeued", True, "", "", ["linuxproc", "cgroup"]),
+        ("main_job.stop_saves_and_ends_the_run", False, "", "cgroup", ["cgroup"]),
+        ("main_job.a_cancelled_run_is_never_requeued", True, "", "cgroup", ["cgroup"]),
+        ("hangs.a_hang_is_found_told_and_mended", True, "", "cgroup", ["linuxproc", "cgroup"]),
+        ("main_job.stop_saves_and_ends_the_run", False, "cgroup2,cgroup", "cgroup", ["cgroup2", "cgroup"]),
+    ],
+)
+def test_under_which_trackers_a_test_runs(
+    test: str, asked: str, core_under: str, under: list[str], *, both: bool
+) -> None:
+    """A test of the core may have one of its own; what is asked for all tests goes before that."""
+    assert under == trackers(test, both=both, asked=asked, core_under=core_under)

@@ -90,6 +90,18 @@ def check(tracker: Tracker, slurm: tuple[int, ...]) -> None:
         shim()
 
 
+def possible(slurm: tuple[int, ...]) -> list[Tracker]:
+    """Return the trackers for which this machine, and its release of Slurm, has all that they need."""
+    found = []
+    for tracker in Tracker:
+        try:
+            check(tracker, slurm)
+        except DevClusterError:
+            continue
+        found.append(tracker)
+    return found
+
+
 def shim() -> Path | None:
     """What has Slurm's plugin take a machine that has version 1 as well; None where that is not needed.
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from . import boxes, cluster, faults, packages
+from . import boxes, cgroups, cluster, faults, packages
 from .errors import DevClusterError, MovingSuiteError
 from .layout import Layout, default_directory
 from .settings import Auth, Preempt, Settings, Tracker
@@ -120,6 +120,7 @@ def _dispatch(options: argparse.Namespace, layout: Layout) -> None:
         "start": lambda: _start(layout, _settings(options)),
         "status": lambda: print(cluster.describe(layout)),
         "stop": lambda: _stop(layout),
+        "trackers": _trackers,
     }
     handlers[command]()
 
@@ -152,6 +153,11 @@ def _install(*, accounting: bool) -> None:
     if wanted:
         _say(f"installing {' '.join(wanted)}")
     packages.install(accounting=accounting)
+
+
+def _trackers() -> None:
+    for tracker in cgroups.possible(packages.slurm_release()):
+        print(tracker.value)
 
 
 def _env(layout: Layout) -> None:
@@ -211,6 +217,7 @@ def _parser() -> argparse.ArgumentParser:
     add("status", "nodes, queue and settings in force")
     add("env", "print the export line again")
     add("install", "install the Debian packages only").add_argument("--accounting", action="store_true")
+    add("trackers", "print each value of --proctrack that this machine can have, one a line")
     for name, (_, text) in NODE_COMMANDS.items():
         add(name, text).add_argument("node", metavar="NODE")
     for name, (_, text) in CONTROLLER_COMMANDS.items():

@@ -1,7 +1,8 @@
 """Fixtures that give a test a real Slurm.
 
 Tests run under the process tracker `linuxproc`, those marked `both_trackers` also under `cgroup`;
-the environment variable DEVCLUSTER_PROCTRACK names others for all. Missing packages are installed.
+the environment variable DEVCLUSTER_PROCTRACK names others for all, `--slurm-core-under` one for the core.
+Missing packages are installed.
 DEVCLUSTER_EXTRA has lines for the slurm.conf of each cluster, with semicolons between them.
 DEVCLUSTER_DELAYS=SECONDS:SEED has each strike come up to so much later: the same tests, other timings.
 Without root, packages or namespaces the tests are skipped, but they fail where HPC_ELASTIC_NO_SKIP=1.
@@ -23,7 +24,7 @@ from hpc_elastic.store.node_ledger import FOLDER
 from tests.real_parts import require_root_and_namespaces, unavailable
 from tests.real_slurm.cluster import Cluster, devcluster
 from tests.real_slurm.core import CORE
-from tests.real_slurm.order import plain_name, rank, unit
+from tests.real_slurm.order import plain_name, rank, trackers, unit
 from tests.real_slurm.results import ResultsFile
 
 TRACKERS = os.environ.get("DEVCLUSTER_PROCTRACK", "")
@@ -61,6 +62,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a command line ask for the core of these tests."""
     parser.addoption("--slurm-results", type=Path, metavar="FILE", help="write down how they have ended")
     parser.addoption("--slurm-core", action="store_true", help="of the tests on a real Slurm only the core")
+    where = "process tracker of the core, in place of those of each test; all others have their own"
+    parser.addoption("--slurm-core-under", default="", metavar="TRACKER", help=where)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -68,8 +71,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "session_cluster" not in metafunc.fixturenames:
         return
     both = metafunc.definition.get_closest_marker("both_trackers") is not None
-    trackers = TRACKERS.split(",") if TRACKERS else ["linuxproc", "cgroup"] if both else ["linuxproc"]
-    metafunc.parametrize("session_cluster", trackers, indirect=True, scope="session")
+    test = plain_name(metafunc.definition.nodeid)
+    core_under = metafunc.config.getoption("--slurm-core-under")
+    under = trackers(test, both=both, asked=TRACKERS, core_under=core_under)
+    metafunc.parametrize("session_cluster", under, indirect=True, scope="session")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -17,6 +17,7 @@ CORE = frozenset(
         "task_variables.an_agent_has_all_cpus_of_a_node_that_is_its_own",
         # what Slurm does to it
         "main_job.a_preempted_run_resumes_by_itself",
+        "main_job.a_run_under_a_step_manager_is_preempted",
         "drain.a_preemption_grants_its_grace",
         "drain.without_grace_there_is_kill_wait",
         "ending.a_limit_that_comes_without_a_warning",

@@ -67,6 +67,10 @@ FACTS = {
         "--requeue=expedite, where the site allows it",
         ("refused", "refused", "refused", "starts at once after the loss of a node; held after a failure"),
     ),
+    "step manager": Fact(
+        "--stepmgr",
+        ("refused", "refused", *["where PrologFlags=contain, the batch host manages the steps"] * 2),
+    ),
     "own auth": Fact("AuthType=auth/slurm", ("absent", "absent", "there", "there")),
     "node gpus": Fact("SLURM_GPUS_ON_NODE of an agent on a node with 2 GPUs", ("", "2", "2", "2")),
     "gpus per task": Fact("GPUs that a task sees with --gpus-per-task=1 and two tasks", ("2", "1", "1", "1")),

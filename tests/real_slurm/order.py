@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from tests.real_slurm.core import CORE
+
 SHARE_JOBS = re.compile(r"test_slurm_(?:limits|node_loss|preemption|shapes|signals)\.py")
 """Files in which all tests look at the same jobs."""
 
@@ -59,6 +61,22 @@ def tracker(nodeid: str) -> str:
     """Return the process tracker of a test; empty if it starts clusters of its own."""
     found = re.search(r"\[(linuxproc|cgroup2?)\b", nodeid)
     return found[1] if found else ""
+
+
+def trackers(test: str, *, both: bool, asked: str, core_under: str) -> list[str]:
+    """Return the process trackers that a test runs under.
+
+    Args:
+        test: its name as `core` has it.
+        both: whether it is marked `both_trackers`.
+        asked: trackers for all tests, with commas between them; empty: each test's own.
+        core_under: the one for the core of the tests, where `asked` names none; empty: each test's own.
+    """
+    if asked:
+        return asked.split(",")
+    if core_under and test in CORE:
+        return [core_under]
+    return ["linuxproc", "cgroup"] if both else ["linuxproc"]
 
 
 def rank(nodeid: str) -> tuple[int, int]:

@@ -227,6 +227,7 @@ PATTERNS = (
         ("slurm_sites.an_expedited_requeue_does_not_wait",),
         ("lost_nodes.where_the_site_expedites_requeues_a_run_does_not_wait",),
     ),
+    Row("--stepmgr", (), ("main_job.a_run_under_a_step_manager_is_preempted",)),
     Row("--nodes=MIN-MAX", ("slurm_shapes.a_range_of_nodes_gives_what_is_free",)),
     Row(
         "array of one-node jobs",

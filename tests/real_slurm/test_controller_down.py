@@ -38,6 +38,7 @@ pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 SMALL = ("--gpus-per-node", "1", "--time", "10m", "--partition", "low")
 ARRAY = (*QUICK, "--mode", "array")
 LONG = 700  # steps of the training that lasts over the outage
+ENDLESS = 20 * LONG  # steps of those that are stopped
 LIMITED = ("--time", "1m", "--checkpoint-lead", "15", "--partition", "low")
 KNOWN_STEP = 150  # 3 s of training: by then the agents have asked for the limit
 OUTAGE_S = 25.0  # more than twice SlurmdTimeout
@@ -69,10 +70,11 @@ def test_runs_go_on_end_and_drain_without_slurmctld(cluster: Cluster, tmp_path: 
 
     Of one in array mode a task leaves, the others go on without it; it comes back when slurmctld does.
     """
-    trains = submit(cluster, (*SMALL, "--nodes", "2"), plain(cluster, "--step-time", "0.05", steps=LONG))
-    ends = submit(cluster, (*SMALL, "--nodes", "1"), plain(cluster, "--step-time", "0.05"))
-    drains = submit(cluster, (*SMALL, "--nodes", "1"), plain(cluster, "--step-time", "0.05", steps=LONG))
-    array = submit(cluster, (*SMALL, *ARRAY, "--nodes", "1:2"), plain(cluster, *SLOW, steps=LONG * 20))
+    array = submit(cluster, (*SMALL, *ARRAY, "--nodes", "1:2"), plain(cluster, *SLOW, steps=ENDLESS))
+    drains = submit(cluster, (*SMALL, "--nodes", "1"), plain(cluster, *SLOW, steps=ENDLESS))
+    ends = submit(cluster, (*SMALL, "--nodes", "1"), plain(cluster, *SLOW))
+    # the last one, as it is still to train after what the others do
+    trains = submit(cluster, (*SMALL, "--nodes", "2"), plain(cluster, *SLOW, steps=LONG))
     for run in (trains, ends, drains, array):
         run.wait_checkpoint(20)
     wait_size(array, 2)

@@ -10,6 +10,7 @@ import pytest
 from hpc_elastic.record.checkpoints import MarkName, encode_name, write_mark
 from hpc_elastic.record.journal import Cause, Decision, Drained, Epoch, RoundFormed
 from tests.real_slurm.cluster import Cluster
+from tests.real_slurm.conftest import StartCluster
 from tests.real_slurm.jobs import (
     SLOW,
     THREE,
@@ -62,6 +63,29 @@ def test_a_preempted_run_resumes_by_itself(cluster: Cluster, tmp_path: Path, par
     assert stopped == second.checkpoint.step
     assert [Cause.PREEMPTION] == drains(run)
     assert uninterrupted(tmp_path) == run.result()
+
+
+def test_a_run_under_a_step_manager_is_preempted(
+    cluster: Cluster, start_cluster: StartCluster, tmp_path: Path
+) -> None:
+    """A process on its batch host manages its steps; it is saved, requeued and finished as any other."""
+    asked = ("sbatch", "--test-only", "--partition=low", "--stepmgr", "--wrap=true")
+    known = cluster.run("alice", asked).returncode == 0
+    assert known == (cluster.fact("step manager") != "refused")
+    if not known:
+        return
+    site = start_cluster(nodes=2, tracker=cluster.tracker, options=("--extra", "PrologFlags=contain"))
+    flags = ("--nodes", "2", "--time", "10m", "--partition", "low", "-o", "stepmgr")
+    run = submit(site, flags, plain(site, *SLOW, steps=100))
+    run.wait_checkpoint(20)
+    assert "Yes" == run.job()["StepMgrEnabled"]
+    high = site.submit_high(2)
+    run.wait(lambda state: state.requeues == 1, "the requeue")
+    site.wait_state(high, "RUNNING")
+    site.as_root("scancel", high)
+    run.wait_ending(120)
+    assert [Cause.PREEMPTION] == drains(run)
+    assert uninterrupted(tmp_path, 100) == run.result()
 
 
 @pytest.mark.both_trackers
