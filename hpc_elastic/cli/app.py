@@ -57,4 +57,15 @@ def _os_error(error: OSError) -> int:
     if isinstance(error, BrokenPipeError):  # as in `... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    if isinstance(error, FileNotFoundError) and error.filename is None and _is_nowhere():
+        return complain("the working directory does not exist any more", "cd to a directory that exists")
     return complain(f"{error.filename or 'a file'}: {error.strerror or error}", "look at the file system")
+
+
+def _is_nowhere() -> bool:
+    """Tell whether the working directory was deleted."""
+    try:
+        os.getcwd()
+    except OSError:
+        return True
+    return False

@@ -345,6 +345,7 @@ class NeverAsked(NamedTuple):
     """The workers do not ask whether to stop: they are ended unsaved when Slurm wants their nodes back."""
 
     number: int  # of the round in which that was found
+    asks_now: bool = False  # they do since then: an import or a first step has taken long
 
 
 class RanksStopped(NamedTuple):

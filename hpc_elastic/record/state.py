@@ -383,7 +383,9 @@ def _stop_at(state: RunState, entry: StopAgreed) -> RunState:
 
 def _never_asked(state: RunState, entry: NeverAsked) -> RunState:
     running = state.running
-    return state if running is None or running.number != entry.number else state._replace(never_asks=True)
+    if running is None or running.number != entry.number:
+        return state
+    return state._replace(never_asks=not entry.asks_now)
 
 
 def _ranks_stopped(state: RunState, entry: RanksStopped) -> RunState:

@@ -359,7 +359,9 @@ def _node_taken(entry: NodeTaken, _before: RunState, _span_s: float | None) -> s
     return f"nothing is held against {entry.node}: {entry.reason}"
 
 
-def _never_asked(_entry: NeverAsked, _before: RunState, _span_s: float | None) -> str:
+def _never_asked(entry: NeverAsked, _before: RunState, _span_s: float | None) -> str:
+    if entry.asks_now:
+        return "the workers ask whether to stop now: they can save when their nodes are wanted back"
     return "the workers do not ask whether to stop: they cannot save when their nodes are wanted back"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -107,6 +108,10 @@ def test_a_good_machine_and_directory_are_told_line_by_line(
     assert f"{place} (owner uid {os.geteuid()}" in shown
     assert shown.splitlines()[-1].startswith("no problems")
     assert [] == list(place.iterdir())
+    assert 0 == main(["doctor", str(place), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (1, "doctor", str(place)) == (found["format"], found["kind"], found["directory"])
+    assert {"what": "python", "level": "ok", "fix": ""}.items() <= found["checks"][0].items()
 
 
 def test_a_directory_that_is_not_there_yet_is_judged_by_the_one_above(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import pytest
@@ -61,9 +62,13 @@ def test_a_save_that_a_preemption_would_cut_off_is_no_success(
 
     agents = threading.Thread(target=come_back)
     agents.start()
-    code = app.run(["drill", paths.root, "--preempt", "--yes"])
+    code = app.run(["drill", paths.root, "--preempt", "--yes", "--json"])
     agents.join()
-    printed = capfd.readouterr().out
+    said = capfd.readouterr()
+    printed, found = said.err, json.loads(said.out)
+    assert (1, "drill", "preempt") == (found["format"], found["kind"], found["drill"])
+    assert (True, exit_code == 0, 0) == (found["came_back"], found["is_well"], found["lost_steps"])
+    assert "noticed" == found["phases"][0]["name"]
     assert ["scancel --signal=TERM 7"] == job.calls
     assert exit_code == code, printed
     assert told in printed

@@ -76,7 +76,9 @@ def test_a_node_can_be_suspected(project: Path, capsys: pytest.CaptureFixture[st
 def test_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """For programs: numbers and times as they are."""
     assert 0 == run(["nodes", "--json"])
-    (node,) = json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)
+    assert (1, "nodes", []) == (found["format"], found["kind"], found["damaged"])
+    (node,) = found["nodes"]
     assert ("n2", "suspect", [], 1) == (node["node"], node["state"], node["excluded_by"], node["events"])
     assert ("node_loss", "train-1") == (node["last"]["event"], node["last"]["run"])
     assert node["suspect_until"] > node["last"]["at"]

@@ -115,6 +115,39 @@ def test_of_runs_with_one_name_the_newest_is_named(folder: Path, capfd: pytest.C
     assert "2 runs are called toy; this is the newest, toy-20260102-1" in capfd.readouterr().err
 
 
+def test_a_folder_that_cannot_be_listed_is_not_empty(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason is told; a working directory that is gone is named, too."""
+    (folder.parent / "hpc_elastic_runs").mkdir(exist_ok=True)
+    with monkeypatch.context() as refused:
+        refused.setattr(os, "listdir", _refuse)
+        assert 2 == app.run(["status"])
+    assert "cannot be listed: Permission denied" in capfd.readouterr().err
+    gone = folder.parent / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert 2 == app.run(["status"])
+    assert "the working directory does not exist any more" in capfd.readouterr().err
+
+
+def _refuse(_path: str) -> list[str]:
+    raise PermissionError(13, "Permission denied")
+
+
+def test_the_events_of_a_run_are_a_document_too(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """With the times as numbers, and the texts as people see them."""
+    paths = make(folder, "toy", STARTED, ROUND)
+    assert 0 == app.run(["timeline", "--json", paths.root])
+    found = json.loads(capfd.readouterr().out)
+    assert (1, "timeline", paths.root) == (found["format"], found["kind"], found["run"])
+    assert ["started on", "round 1:"] == [
+        word for one in found["events"] for word in ("started on", "round 1:") if word in one["text"]
+    ]
+    assert all(isinstance(one["at"], float) for one in found["events"])
+
+
 def test_a_run_of_an_earlier_format_is_one_line(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """It says which version wrote it; the other runs are listed beside it."""
     make(folder, "a", STARTED, ROUND)

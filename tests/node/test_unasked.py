@@ -46,10 +46,11 @@ class World:
         self.now = 0.0
         self.said: list[str] = []
         self.told: list[int] = []
+        self.taken_back: list[int] = []
         self.run: Any = SimpleNamespace(
             state=state_of(STARTED, ROUND),
             membership=SimpleNamespace(node_id=me),
-            report_never_asked=self.told.append,
+            report_never_asked=self.tell,
         )
         parts: Any = SimpleNamespace(
             clock=SimpleNamespace(monotonic=lambda: self.now),
@@ -60,6 +61,10 @@ class World:
         self.channel = SimpleNamespace(asks_should_stop=False)
         self.group: Any = SimpleNamespace(formed=ROUND, channels=[self.channel])
         self._watch = UnaskedWatch(parts)
+
+    def tell(self, number: int, *, asks_now: bool = False) -> None:
+        """Take note of a report."""
+        (self.taken_back if asks_now else self.told).append(number)
 
     def look(self, after_s: float = 0.0, status: Group = Group.RUNNING) -> bool:
         """Let time pass and look; return whether anything was said."""
@@ -75,6 +80,17 @@ def test_it_is_told_once_after_the_first_minute() -> None:
     assert [False, False, True, False] == [world.look(s) for s in (0.0, LOOK_AFTER_S - 1, 1.0, 1000.0)]
     assert [1] == world.told
     assert "end them at once, unsaved" in world.said[0]
+
+
+def test_workers_that_ask_after_a_long_start_are_believed() -> None:
+    """The report is taken back, once; one without a report needs no such word."""
+    world = World()
+    world.look()
+    world.look(LOOK_AFTER_S)
+    assert ([1], []) == (world.told, world.taken_back)
+    world.channel.asks_should_stop = True
+    assert [True, False] == [world.look(1.0), world.look(1.0)]
+    assert ([1], [1]) == (world.told, world.taken_back)
 
 
 def test_a_new_round_has_its_own_minute() -> None:
@@ -112,6 +128,7 @@ def test_nothing_is_told(why: str) -> None:
     [
         ((NeverAsked(1),), True),
         ((NeverAsked(2),), False),
+        ((NeverAsked(1), NeverAsked(1, asks_now=True)), False),
         ((NeverAsked(1), EpochStarted(Epoch(0, 0, 1, 0), "7", ())), True),
         ((NeverAsked(1), EpochStarted(Epoch(1, 0, 0, 0), "8", ())), False),
         ((NeverAsked(1), DRAIN, StopAgreed(1, 7)), False),

@@ -94,7 +94,7 @@ def test_a_lost_node_is_left_out_until_it_is_forgiven(cluster: Cluster, ledger: 
         [lost, "node_loss"]
     ]
     listed = json.loads(nodes(cluster, "--json"))
-    assert [(lost, "suspect")] == [(one["node"], one["state"]) for one in listed]
+    assert [(lost, "suspect")] == [(one["node"], one["state"]) for one in listed["nodes"]]
     asked = elastic(cluster, "submit", "--dry-run", *where(cluster, "again"), *THREE, "--", *plain(cluster))
     assert f"left out: {lost} (node_loss: vanished in round 1" in asked.stderr
     assert f"--exclude={lost}" in asked.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -285,8 +286,13 @@ def test_a_run_is_resumed_by_its_directory(workdir: Path, slurm_dir: StandIn, ca
     main(["submit", *GOOD, "--run-dir", "r", *WORKER])
     (workdir / "r" / "slurm-1000.out").write_text("words")
     slurm_dir.set_state("1000", "TIMEOUT")
-    assert 0 == main(["submit", "--resume", "r"])
-    assert "train is queued as job 1001" in capsys.readouterr().out
+    capsys.readouterr()
+    assert 0 == main(["submit", "--resume", "r", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert (1, "submitted", f"{workdir}/r", "train") == tuple(
+        map(told.get, ("format", "kind", "run", "name"))
+    )
+    assert ("1001", ["1001"], False) == tuple(map(told.get, ("job", "jobs", "was_queued_before")))
     assert ["1000", "1001"] == [each.job_id for each in read_submissions(RunPaths("r"))]
     assert "words" == (workdir / "r" / "slurm-1000.out").read_text()
 

@@ -244,6 +244,8 @@ class Stopping:
 class UnaskedWatch:
     """Reports workers that never ask whether to stop, once per agent; only the round's first node does.
 
+    Workers that ask later than that, after a long start, are reported, too.
+
     Args:
         parts: the agent's parts.
     """
@@ -254,10 +256,14 @@ class UnaskedWatch:
         self._group: LocalGroup | None = None
         self._since = 0.0
         self._is_told = False
+        self._doubted: int | None = None  # the round whose workers were reported
 
     def look(self, group: LocalGroup, status: Group) -> None:
-        """Look whether a report is due; costs nothing after it."""
-        if self._is_told or status is not Group.RUNNING:
+        """Look whether a report is due; costs next to nothing after it."""
+        if status is not Group.RUNNING:
+            return
+        if self._is_told:
+            self._look_again(group)
             return
         now = self._parts.clock.monotonic()
         if group is not self._group:
@@ -272,6 +278,18 @@ class UnaskedWatch:
             ends = _RUN_ON if self._parts.times.drain.unasked.runs_on else _ENDS
             self._parts.log.say(_LINES.format(ends=ends))
             self._run.report_never_asked(group.formed.number)
+            self._doubted = group.formed.number
+
+    def _look_again(self, group: LocalGroup) -> None:
+        """Take a report back whose workers have asked since then."""
+        number = group.formed.number
+        if self._doubted != number or not any(channel.asks_should_stop for channel in group.channels):
+            return
+        self._doubted = None
+        self._parts.log.say(
+            "the workers ask whether to stop now: they can save when their nodes are wanted back"
+        )
+        self._run.report_never_asked(number, asks_now=True)
 
 
 class DurableWait:

@@ -12,10 +12,13 @@ from typing import Any
 from hpc_elastic.account.account import Account, pace_of, seconds_of_nodes
 from hpc_elastic.account.gpus import by_share
 from hpc_elastic.account.spans import Bucket
+from hpc_elastic.clock import wall_of
 from hpc_elastic.report.explain.facts import Explanation, StopFact
 from hpc_elastic.report.explain.words import cause_of, left_at
 from hpc_elastic.report.run_status import RunStatus
+from hpc_elastic.report.timeline import Moment
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles
+from hpc_elastic.slurm.run_jobs.submissions import Submission
 
 FORMAT = 1
 
@@ -177,3 +180,19 @@ def _round(seconds: float) -> float:
 
 def _share(share: float | None) -> float | None:
     return None if share is None else round(share, 6)
+
+
+def timeline_json(run: dict[str, Any], submissions: Iterable[Submission], moments: Iterable[Moment]) -> str:
+    """Return the events of a run as a document.
+
+    Args:
+        run: as `run_json` has it.
+        submissions: of the run.
+        moments: the events, the oldest first.
+    """
+    queued = [
+        {"submission": one.number, "job": one.job_id, "at": wall_of(one.time.replace(" ", "T"))}
+        for one in submissions
+    ]
+    events = [{"at": one.at, "submission": one.submission, "text": one.text} for one in moments]
+    return document("timeline", {**run, "submissions": queued, "events": events})

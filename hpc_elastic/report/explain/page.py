@@ -215,14 +215,15 @@ def _joined(pieces: Sequence[_Piece]) -> Iterator[_Piece]:
 
 
 def _steps(account: Account) -> str:
-    progress = account.series.progress
-    first, last = progress[0], progress[-1]
+    progress, spans = account.series.progress, account.series.spans
+    last = progress[-1]
     top = max(last[1], account.series.total or 0, 1)
-    span_s = max(last[0] - first[0], 1e-9)
+    began = spans[0].begin  # as in the picture of the nodes
+    span_s = max(spans[-1].begin + spans[-1].seconds - began, 1e-9)
     every = max(1, len(progress) // _WIDTH)
     chosen = [*progress[::every], last]
     x_scale, y_scale = (_WIDTH - _LABEL) / span_s, (_STEPS_HEIGHT - 20) / top
-    places = ((_LABEL + (at - first[0]) * x_scale, _STEPS_HEIGHT - step * y_scale) for at, step in chosen)
+    places = ((_LABEL + (at - began) * x_scale, _STEPS_HEIGHT - step * y_scale) for at, step in chosen)
     points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     line = f'<polyline points="{points}" fill="none" stroke="{_COLOURS[Bucket.TRAINING]}" stroke-width="2"/>'
     texts = f'<text x="0" y="18">step {top}</text><text x="0" y="{_STEPS_HEIGHT}">step 0</text>'

@@ -35,6 +35,9 @@ class Folder(NamedTuple):
 
     runs: tuple[str, ...]  # this user's
     foreign: dict[str, str]  # directories of other users with their owners, which nobody has looked into
+    trouble: str = (
+        ""  # why the folder cannot be listed, though it is there; empty: it can be, or is not there
+    )
 
 
 def look_into(folder: str = RUNS_FOLDER) -> Folder:
@@ -46,8 +49,10 @@ def look_into(folder: str = RUNS_FOLDER) -> Folder:
     refuse_foreign_link(folder, "RUN")
     try:
         names = sorted(os.listdir(folder))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return Folder((), {})
+    except OSError as error:
+        return Folder((), {}, error.strerror or str(error))
     runs, foreign = [], {}
     for name in names:
         place = os.path.join(folder, name)

@@ -8,13 +8,13 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import Annotated, Optional
 
 import typer
 
-from hpc_elastic.cli.run_argument import RunArgument, find_one_run
-from hpc_elastic.cli.say import say, say_in_colour
+from hpc_elastic.cli.run_argument import AsJson, RunArgument, find_one_run
+from hpc_elastic.cli.say import hand_out, say, say_in_colour
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, InputError
 from hpc_elastic.exit_codes import ExitCode
@@ -33,6 +33,7 @@ from hpc_elastic.report.drill_report import (
     judge,
     verdict,
 )
+from hpc_elastic.report.explain.as_json import document
 from hpc_elastic.slurm.client.commands import Slurm, SlurmTimeoutError
 from hpc_elastic.slurm.client.deadlines import Site
 from hpc_elastic.slurm.drill.drill import (
@@ -195,6 +196,7 @@ def drill(  # noqa: PLR0913 - one flag per drill
         str, typer.Option("--wait", metavar="TIME", help="How long the run may take to come back.")
     ] = "15m",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+    json: AsJson = False,
 ) -> int:
     """Cause an event in a running run that the cluster may cause, and report how the run came back."""
     flags = (preempt, timeout, node_loss, crash, hang, requeue)
@@ -214,8 +216,12 @@ def drill(  # noqa: PLR0913 - one flag per drill
         found = unchanged(found)
     striker = Striker(found, slurm, SystemClock())
     site = striker.granted(target) if chosen is Drill.PREEMPT else None
-    course = _strike_and_follow(found, striker, chosen, target, patience_s)
-    return _tell_verdict(found, course, site)
+    with redirect_stdout(sys.stderr) if json else nullcontext():  # stdout has the document alone
+        course = _strike_and_follow(found, striker, chosen, target, patience_s)
+        code = _tell_verdict(found, course, site)
+    if json:
+        hand_out(_as_json(found, chosen, target, course, is_well=code == ExitCode.OK))
+    return code
 
 
 def _strike_and_follow(
@@ -375,6 +381,25 @@ def _saved(run: RunFiles) -> list[Saved]:
         except FileNotFoundError:  # cleaned up by the training
             continue
     return sorted(found, key=lambda saved: saved.at)
+
+
+def _as_json(run: RunFiles, chosen: Drill, target: Target, course: Course, *, is_well: bool) -> str:
+    """Return the drill as a document."""
+    phases, others = ([phase._asdict() for phase in part] for part in (course.phases, course.others))
+    content = {
+        "run": run.paths.root,
+        "name": run.name,
+        "drill": chosen.value,
+        "node": target.member.node,
+        "rank": target.rank,
+        "is_well": is_well,
+        "came_back": course.resumed is not None,
+        "noticed": course.noticed,
+        "lost_steps": course.steps_lost,
+        "phases": phases,
+        "others": others,
+    }
+    return document("drill", content)
 
 
 def _tell_verdict(run: RunFiles, course: Course, site: Site | None) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated, Optional
 
 from hpc_elastic.cli.commands.looking.explain import Looked, look_at
 from hpc_elastic.cli.parameters import Flag
-from hpc_elastic.cli.run_argument import RunArgument, find_run
+from hpc_elastic.cli.run_argument import AsJson, RunArgument, find_run
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.errors import InputError
 from hpc_elastic.report.explain.as_json import report_json
@@ -32,9 +32,16 @@ Format = Annotated[
 ]
 
 
-def report(run: RunArgument, output: Output = None, format: Format = None) -> int:  # noqa: A002 - the flag's name
+def report(
+    run: RunArgument,
+    output: Output = None,
+    format: Format = None,  # noqa: A002 - the flag's name
+    json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+) -> int:
     """Show a run on one page: where its time went, its starts, stops, nodes and steps."""
-    chosen = _format_of(format, output)
+    if json and format not in (None, "json"):
+        raise InputError(f"--format {format} is another format", where="--json", fix="give one of the two")
+    chosen = _format_of("json" if json else format, output)
     looked = look_at(read_run(find_run(run)))
     text = _WRITERS[chosen](looked)
     if output in (None, _STDOUT):

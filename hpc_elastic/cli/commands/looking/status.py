@@ -12,7 +12,7 @@ from hpc_elastic.cli.status.facts import batch_log, status_facts
 from hpc_elastic.cli.status.runs import list_runs, runs_json
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.ids import RUNS_FOLDER
-from hpc_elastic.report.explain.as_json import run_json, status_json
+from hpc_elastic.report.explain.as_json import run_json, status_json, timeline_json
 from hpc_elastic.report.explain.facts import history_of
 from hpc_elastic.report.queue_text import what_helps
 from hpc_elastic.report.run_status import RunPhase, RunStatus, RunView, size_text, status_of
@@ -95,9 +95,13 @@ def _say_headline(run: RunFiles, where: RunStatus) -> None:
     say_in_colour(headline, colour, bold=True)
 
 
-def timeline(run: RunArgument) -> int:
+def timeline(run: RunArgument, json: AsJson = False) -> int:  # noqa: FBT002 - a flag of the command line
     """Show the events of a run: starts, rounds, failures, drains, requeues, the end."""
     found = read_run(find_run(run))
+    if json:
+        moments = moments_of(found.records, by_torchrun=found.is_torchruns)
+        hand_out(timeline_json(run_json(found, ask_status(found)[1]), found.submissions, moments))
+        return 0
     _print_timeline(found)
     _print_outside(found)
     return 0

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, Optional
 
 import typer
 
-from hpc_elastic.cli.say import say, say_in_colour
+from hpc_elastic.cli.run_argument import AsJson
+from hpc_elastic.cli.say import hand_out, say, say_in_colour
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError, SlurmNotFoundError
 from hpc_elastic.ids import RUNS_FOLDER
@@ -58,7 +59,11 @@ class DoctorGroup(NamedTuple):
 
 
 def doctor(
-    context: typer.Context, directory: Directory = None, nodes: Nodes = None, preload: Preload = None
+    context: typer.Context,
+    directory: Directory = None,
+    nodes: Nodes = None,
+    preload: Preload = None,
+    json: AsJson = False,  # noqa: FBT002 - a flag of the command line
 ) -> int:
     """Check Python, Slurm and a directory before runs depend on them.
 
@@ -74,6 +79,12 @@ def doctor(
     path = os.path.abspath(os.path.expanduser(directory or RUNS_FOLDER))
     words: tuple[str, ...] = context.obj or ()
     _check_words(words, nodes)
+    if json and nodes is not None:
+        raise InputError(
+            "the nodes of --nodes print for themselves", where="--json", fix="leave out --json or --nodes"
+        )
+    if json:
+        return _hand_out(path, preload)
     if preload is not None:
         return _preload(preload)
     group = group_of(environ)
@@ -88,6 +99,23 @@ def _preload(text: str) -> int:
     from hpc_elastic.cli.commands.site.doctor_checks import preload_findings  # noqa: PLC0415 - rare command
 
     return _print(preload_findings(text, SystemClock()))
+
+
+def _hand_out(path: str, preload: str | None) -> int:
+    """Print the findings of this machine as a document; return the exit code."""
+    from hpc_elastic.cli.commands.site.doctor_checks import machine_findings, preload_findings  # noqa: PLC0415
+    from hpc_elastic.report.explain.as_json import document  # noqa: PLC0415
+    from hpc_elastic.slurm.client.commands import Slurm  # noqa: PLC0415
+    from hpc_elastic.store.check.findings import Level, worst  # noqa: PLC0415
+
+    clock = SystemClock()
+    if preload is not None:
+        findings = preload_findings(preload, clock)
+    else:
+        findings = [*machine_findings(Slurm(), clock), *_directory(path, is_alone=True)]
+    checks = [{**each._asdict(), "level": each.level.value.lower()} for each in findings]
+    hand_out(document("doctor", {"directory": path if preload is None else None, "checks": checks}))
+    return int(worst(findings) is Level.PROBLEM)
 
 
 def _check_words(words: Sequence[str], nodes: int | None) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from typing import Annotated, NamedTuple, Optional
 
 import typer
 
-from hpc_elastic.cli.say import say
+from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import InputError, SlurmError
 from hpc_elastic.ids import RUNS_FOLDER, Env
@@ -42,7 +41,7 @@ Project = Annotated[
     ),
 ]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why a node is suspect; kept with it.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the facts as JSON, for programs.")]
 
 
 def nodes(
@@ -66,7 +65,10 @@ def nodes(
     known = standings(ledger.events, now)
     left_out = _left_out()
     if as_json:
-        say(json.dumps([_fields(one, left_out) for one in known], indent=1))
+        from hpc_elastic.report.explain.as_json import document  # noqa: PLC0415 - rare
+
+        found = {"place": place, "nodes": [_fields(one, left_out) for one in known]}
+        hand_out(document("nodes", {**found, "damaged": list(ledger.damaged)}))
         return 0
     if known:
         _print_table(known, left_out)

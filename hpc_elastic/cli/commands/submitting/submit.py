@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Annotated, Any, Optional
 
 import typer
 
 from hpc_elastic.cli.job_options import JobFileArgument, job_spec
 from hpc_elastic.cli.parameters import named
-from hpc_elastic.cli.run_argument import find_run
+from hpc_elastic.cli.run_argument import AsJson, find_run
 from hpc_elastic.cli.say import hand_out, say, say_aside
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError
@@ -58,6 +59,7 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
     resume: Resume = None,
     local: Local = None,
     skip_sbatch_test: SkipTest = False,  # noqa: FBT002
+    json: AsJson = False,  # noqa: FBT002
 ) -> int:
     """Queue a training run that survives preemption, requeue and node loss.
 
@@ -68,10 +70,14 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
     The same can be written in a job file: hpc-elastic submit train.toml
     """
     command: tuple[str, ...] = context.obj or ()
+    if json and (dry_run or local is not None):
+        other = "--dry-run" if dry_run else "--local"
+        raise InputError(f"{other} queues nothing", where="--json", fix=f"leave out --json or {other}")
+    tell = _tell_programs if json else _tell
     if resume is not None:
         _refuse_with_resume(job_file, given, command)
         with named("--resume"):
-            return _resume(find_run(resume), local, dry_run=dry_run)
+            return _resume(find_run(resume), local, dry_run=dry_run, tell=tell)
     with job_spec(job_file, given, command) as spec:
         if local is not None:
             return _run_local(spec, local, dry_run=dry_run)
@@ -80,7 +86,7 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
         if dry_run:
             return _show(wanted, submitter, ask_slurm=not skip_sbatch_test)
         _warn(submitter.check(wanted, ask_slurm=not skip_sbatch_test))
-        _tell(submitter.submit(wanted))
+        tell(submitter.submit(wanted))
         return 0
 
 
@@ -100,7 +106,10 @@ def _refuse_with_resume(job_file: str | None, given: dict[str, Any], command: tu
         )
 
 
-def _resume(paths: RunPaths, local: int | None, *, dry_run: bool) -> int:
+_Tell = Callable[[Submitted], None]
+
+
+def _resume(paths: RunPaths, local: int | None, *, dry_run: bool, tell: _Tell) -> int:
     """Queue a run again, or go on here with a run that was local; or only show that job."""
     root = paths.root
     if not os.path.exists(paths.script) and existing_run.was_left(paths):
@@ -116,7 +125,9 @@ def _resume(paths: RunPaths, local: int | None, *, dry_run: bool) -> int:
             fix=read_run(paths).command_to_go_on,
         )
     if local is None and not was_local(root):
-        return _resume_in_slurm(root, dry_run=dry_run)
+        return _resume_in_slurm(root, dry_run=dry_run, tell=tell)
+    if tell is _tell_programs:
+        raise InputError("this run goes on here, without Slurm", where="--json", fix="leave out --json")
     wanted = _submitter().next_request(root)
     nodes = local or wanted.spec.node_range.high
     validate.check_local_nodes(wanted.spec, nodes)
@@ -126,7 +137,7 @@ def _resume(paths: RunPaths, local: int | None, *, dry_run: bool) -> int:
     return run_local(wanted, nodes=nodes)
 
 
-def _resume_in_slurm(root: str, *, dry_run: bool) -> int:
+def _resume_in_slurm(root: str, *, dry_run: bool, tell: _Tell) -> int:
     submitter = _submitter()
     if dry_run:
         wanted = submitter.next_request(root)
@@ -135,7 +146,7 @@ def _resume_in_slurm(root: str, *, dry_run: bool) -> int:
     else:
         queued = submitter.resume(root)
         _warn(validate.missing_again(queued.request))
-        _tell(queued)
+        tell(queued)
     return 0
 
 
@@ -189,3 +200,18 @@ def _tell(queued: Submitted) -> None:
     say(f"  hpc-elastic status {root}")
     say(f"  hpc-elastic logs -f {root}")
     say(f"  hpc-elastic stop {root}")
+
+
+def _tell_programs(queued: Submitted) -> None:
+    from hpc_elastic.report.explain.as_json import document  # noqa: PLC0415 - rare
+
+    if queued.trouble:
+        _warn([queued.trouble])
+    content = {
+        "run": queued.request.paths.root,
+        "name": queued.request.spec.name,
+        "job": queued.job_id,
+        "jobs": [queued.job_id, *queued.chain],
+        "was_queued_before": queued.was_queued_before,
+    }
+    hand_out(document("submitted", content))
