@@ -48,6 +48,7 @@ class WorkFact(NamedTuple):
     saving_s: float = 0.0  # for how long the loop has stood still for saves in this round
     total: int | None = None  # steps of the whole run
     use: NodeUse | None = None  # of the writer's node so far; None: not known
+    began: int | None = None  # with the first step of a round: the step they went on from; None: not told
 
 
 def next_gap_s(since_first_s: float) -> float:
@@ -63,7 +64,7 @@ def encode_fact(fact: WorkFact) -> bytes:
     """Return a fact as one line: short, because there are many."""
     at, mono, saving_s = (round(each, 3) for each in (fact.at, fact.mono, fact.saving_s))
     line = {"r": fact.round, "d": fact.doing, "t": at, "m": mono, "a": fact.agent, "k": fact.known}
-    more = {"s": fact.step, "v": saving_s or None, "n": fact.total, "u": fact.use}
+    more = {"s": fact.step, "v": saving_s or None, "n": fact.total, "u": fact.use, "b": fact.began}
     line |= {key: value for key, value in more.items() if value is not None}
     return json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
@@ -80,7 +81,7 @@ def _fact_of(line: bytes) -> WorkFact | None:
         fields = json.loads(line)
         doing = _DOINGS[fields["d"]]
         at, mono, saving_s = float(fields["t"]), float(fields["m"]), float(fields.get("v", 0.0))
-        numbers = fields["r"], fields["k"], fields.get("s", 0), fields.get("n", 0)
+        numbers = fields["r"], fields["k"], fields.get("s", 0), fields.get("n", 0), fields.get("b", 0)
         agent = fields["a"]
         use = _use_of(fields["u"]) if "u" in fields else None
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
@@ -88,9 +89,8 @@ def _fact_of(line: bytes) -> WorkFact | None:
     is_sound = type(agent) is str and all(type(each) is int and 0 <= each < _MOST for each in numbers)
     if not is_sound or not -_MOST < at < _MOST or not 0 <= mono < _MOST or not 0 <= saving_s < _MOST:
         return None
-    return WorkFact(
-        numbers[0], doing, at, mono, agent, numbers[1], fields.get("s"), saving_s, fields.get("n"), use
-    )
+    step, total, began = (fields.get(key) for key in "snb")
+    return WorkFact(numbers[0], doing, at, mono, agent, numbers[1], step, saving_s, total, use, began)
 
 
 def _use_of(values: object) -> NodeUse | None:

@@ -202,6 +202,7 @@ class _Walk:
         self._reached: int | None = None  # newest step of the newest round
         self._spans: list[Span] = []
         self._stops: list[Stop] = []
+        self._followed = 0  # the first of the stops that the newest round has followed
         self._starts: list[StartFacts] = []
         self._progress: list[tuple[float, int]] = []
         self._total: int | None = None
@@ -329,6 +330,8 @@ class _Walk:
             self._phase = Bucket.LOADING
 
     def _stepped(self, time: float, fact: WorkFact, step: int) -> None:
+        if fact.began is not None:
+            self._began(fact.began)
         if self._last is None:
             self._pass(time)
             self._phase = Bucket.TRAINING
@@ -454,10 +457,17 @@ class _Walk:
         self._note_saved(None if entry.checkpoint is None else step)
         start = self._start
         self._update_start(rounds=start.rounds + 1, began=step if start.began is None else start.began)
-        for place in range(len(self._stops) - 1, -1, -1):
-            if self._stops[place].resumed is not None:
-                break
-            self._stops[place] = self._resumed(self._stops[place], entry, step)
+        self._followed = len(self._stops)
+        while self._followed and self._stops[self._followed - 1].resumed is None:
+            self._followed -= 1
+            self._stops[self._followed] = self._resumed(self._stops[self._followed], entry, step)
+
+    def _began(self, step: int) -> None:
+        """Note the step that the newest round went on from; it may be newer than its checkpoint."""
+        for place in range(self._followed, len(self._stops)):
+            self._stops[place] = self._stops[place]._replace(resumed=step)
+        if self._start.rounds == 1:
+            self._update_start(began=step)
 
     @staticmethod
     def _resumed(stop: Stop, entry: RoundFormed, step: int) -> Stop:

@@ -35,6 +35,7 @@ __all__ = [
     "give_up",
     "latest_checkpoint",
     "report_bad_node",
+    "resumed",
     "run_dir",
     "section",
     "should_stop",
@@ -66,6 +67,21 @@ def tick(step: int, total: int | None = None) -> None:
         InputError: `step` or `total` is no whole number, or negative.
     """
     _progress().tick(step, total)
+
+
+def resumed(step: int) -> None:
+    """Tell the agent that this rank goes on from `step`, before its first `tick`.
+
+    Only needed where that is not the newest checkpoint of `checkpoint_saved`, for example a state from the
+    memory of another rank: then the account does not count the steps between the two as lost.
+
+    Args:
+        step: steps completed in the state that was loaded, as of `tick`; 0: the very beginning.
+
+    Raises:
+        InputError: `step` is no whole number, or negative.
+    """
+    _progress().resumed(step)
 
 
 def section(name: str, timeout: float | None = None) -> Block:

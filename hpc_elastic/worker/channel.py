@@ -43,6 +43,7 @@ _TICKED_AT, _COMPUTED = (
     269,
     270,
 )  # when the worker ticked last, its time in `COMPUTE` [ns]; 0 first
+_RESUMED = 271  # the step that the worker goes on from, and one; 0: it has not told
 _WORD, _WORD_TEXT, _WORD_END = 272, 273, 337  # the worker's word about its node or the run, and why; 0 first
 _WORD_BYTES = 8 * (_WORD_END - _WORD_TEXT)
 BAD_NODE, GIVE_UP = 1, 2  # numbers of a word; 0: none
@@ -230,6 +231,17 @@ class Channel:
     def add_saving(self, seconds: float) -> None:
         """Add the time of a save that the loop has waited for (worker)."""
         self._slots[_SAVING] += max(0, int(seconds * _NS))
+
+    @property
+    def resumed(self) -> int | None:
+        """The step that the worker goes on from, None if it has not told."""
+        after = self._slots[_RESUMED]
+        return after - 1 if after else None
+
+    @resumed.setter
+    def resumed(self, step: int) -> None:
+        """Tell the agent (worker)."""
+        self._slots[_RESUMED] = step + 1
 
     @property
     def total(self) -> int | None:

@@ -95,6 +95,12 @@ class WorkerProgress:
             if self._channel.hang:
                 self._hang_for_a_drill(self._channel)
 
+    def resumed(self, step: int) -> None:
+        """Publish the step that this rank goes on from."""
+        step = _whole("step", step, 0)
+        if self._channel is not None:
+            self._channel.resumed = step
+
     def _hang_for_a_drill(self, channel: Channel) -> None:
         """Make no progress, as the owner of the run wants to see the consequences: hpc-elastic drill."""
         _warn(f"rank {self._rank} hangs after step {channel.last_step}: hpc-elastic drill --hang")

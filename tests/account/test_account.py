@@ -92,6 +92,15 @@ def test_a_crash_and_its_cost() -> None:
     assert (Cause.CRASH, 1, 200.0) == (cause.cause, cause.times, cause.between_s)
 
 
+def test_a_state_that_was_kept_in_memory_costs_no_steps() -> None:
+    """The workers of the next round went on from step 21, which is newer than their checkpoint of step 10."""
+    facts = [fact._replace(began=21) if fact.at == 280.0 else fact for fact in CRASHED_FACTS]
+    assert facts != CRASHED_FACTS
+    account = account_of(History(CRASHED, facts))
+    (stop,) = account.stops
+    assert (21, 0, 0) == (stop.stop.resumed, stop.lost_steps, account.lost_steps)
+
+
 def test_steps_after_the_end_of_their_round_count() -> None:
     """Ranks that go on until they are ended have done their steps, which the run then has lost."""
     late = [_fact(1, Doing.STEP, 249.0, 3, 41) if fact.at == 240.0 else fact for fact in CRASHED_FACTS]

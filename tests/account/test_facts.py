@@ -29,6 +29,7 @@ facts = st.builds(
     milliseconds,
     st.none() | st.integers(1, 10**9),
     st.none() | st.builds(NodeUse, st.none() | milliseconds, counts, counts, counts),
+    st.none() | st.integers(0, 10**9),
 )
 
 

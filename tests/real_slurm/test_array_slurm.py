@@ -134,13 +134,13 @@ def test_an_array_ends_once_and_for_all(cluster: Cluster) -> None:
     done = submit(cluster, (*SMALL, "--nodes", "2"), plain(cluster))
     fails = submit(cluster, (*SMALL, "--nodes", "2", "--max-restarts", "9"), [PYTHON, "-c", CRASHES])
     spent = submit(cluster, (*SMALL, "--nodes", "2", "--max-restarts", "0"), [PYTHON, "-c", CRASHES])
-    mended = cluster.shared / "mended"
-    setup = f"test -e {mended} || test $SLURM_ARRAY_TASK_ID = 0"
-    broken = submit(cluster, (*SMALL, "--nodes", "1:2", "--setup", setup), plain(cluster, *SLOW, steps=4000))
     decision, reason = decided(fails)
     assert (Decision.FAILED, True) == (decision, "the same failure 3 times in a row" in reason)
     assert (Decision.FAILED, "a worker failed") == decided(spent)
     assert Decision.DONE is decided(done)[0]
+    mended = cluster.shared / "mended"  # soon: a task whose script fails four times is given up
+    setup = f"test -e {mended} || test $SLURM_ARRAY_TASK_ID = 0"
+    broken = submit(cluster, (*SMALL, "--nodes", "1:2", "--setup", setup), plain(cluster, *SLOW, steps=4000))
     cancelled = submit(cluster, (*SMALL, "--nodes", "1:2"), plain(cluster, *SLOW, steps=4000))
     broken.wait(lambda _state: StopKind.FAILED in stops(broken), "the script to fail")
     mended.touch()

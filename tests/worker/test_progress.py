@@ -157,6 +157,9 @@ def test_save_is_told_to_the_agent(channel: Channel) -> None:
     assert (None, 0, None, False) == (
         channel.last_step, channel.ticks, channel.checkpoint_step, channel.asks_should_stop
     )  # fmt: skip
+    assert channel.resumed is None
+    progress.resumed(0)
+    assert 0 == channel.resumed
     progress.tick(7)
     progress.tick(7)
     progress.checkpoint_saved(7, None, shards=1)

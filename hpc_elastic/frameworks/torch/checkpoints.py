@@ -294,6 +294,7 @@ class Checkpoints:
                 source = FileSource(self._lib, saved.path, saved.world_size, self._ranks.group)
                 TrainState(self._lib, state).load(source)
                 self._saved = step
+        worker.resumed(step)
         if self._pace is not None:
             is_first = self._ranks.rank == 0
             past = _disturbances(worker.run_dir(), self._recovered) if is_first else Disturbances()

@@ -86,9 +86,11 @@ class WorkLog:
         self._fd = None
 
     def _tell_step(self) -> None:
+        channels = self._group.channels
+        began = channels[0].resumed if self._told is None and channels else None
         self._told = self._seen
         is_due = self._now() - self._used_at >= _USE_GAP_S
-        self._write(Doing.STEP, self._seen.mono, self._seen, self._use() if is_due else None)
+        self._write(Doing.STEP, self._seen.mono, self._seen, self._use() if is_due else None, began)
 
     def _use(self) -> NodeUse | None:
         """Return the use of the node since the workers were started; None outside of a step of Slurm."""
@@ -103,7 +105,12 @@ class WorkLog:
         return self._parts.clock.monotonic()
 
     def _write(
-        self, doing: Doing, mono: float, seen: _SeenStep | None = None, use: NodeUse | None = None
+        self,
+        doing: Doing,
+        mono: float,
+        seen: _SeenStep | None = None,
+        use: NodeUse | None = None,
+        began: int | None = None,
     ) -> None:
         if self._fd is None:
             return
@@ -112,7 +119,7 @@ class WorkLog:
         number, me = self._group.formed.number, self._run.membership.node_id
         step = None if seen is None else seen.step
         total = None if seen is None else seen.total
-        fact = WorkFact(number, doing, at, mono, me, known, step, self._seen.saving_s, total, use)
+        fact = WorkFact(number, doing, at, mono, me, known, step, self._seen.saving_s, total, use, began)
         with suppress(OSError):
             os.write(self._fd, encode_fact(fact))
 
