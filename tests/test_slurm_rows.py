@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.record.journal import Cause, Decision
 from tests.real_slurm import facts
 from tests.real_slurm.core import CORE
+from tests.real_slurm.explained import Seen, fits
 from tests.real_slurm.facts import FACTS, VERSIONS
 from tests.real_slurm.modes import IN_ARRAY_MODE, IN_STEP_MODE, PARTS, Held
 from tests.real_slurm.rows import NODE_LOSS, ROWS, SIGNALS, Row
+from tests.real_slurm.table_of_causes import EXPLAINED, QUIET, Told, ToldRun
 
 HERE = Path(__file__).parent
 PLACE = HERE / "real_slurm"
@@ -128,3 +131,36 @@ def test_ci_leaves_none_of_them_out() -> None:
     assert [] == [name for name in named if name.startswith("real_slurm/drills/")]
     assert "export HPC_ELASTIC_NO_SKIP=1" in script
     assert "add_marker(pytest.mark.slurm)" in (PLACE / "conftest.py").read_text(encoding="utf-8")
+
+
+def test_a_wrong_cause_node_number_or_ending_is_found() -> None:
+    """What `explain` tells is compared with the row in each of these."""
+    crash = {"cause": "crash", "times": 2, "round": 1, "nodes": ["n2"], "drill": ""}
+    pause = {"cause": "membership", "times": 1, "round": 2, "nodes": []}
+    document = {"phase": "done", "text": "", "earlier_stops": 0, "stops": [crash, pause]}
+    one, done = Seen(HERE, document, {1: ("n1", "n2")}), (Decision.DONE,)
+    right = Told((Cause.CRASH, Cause.HANG), (1,), least=2, most=2)
+    wrong = [
+        right._replace(causes=(Cause.HANG,)),
+        right._replace(at=(0,)),
+        right._replace(at="n1"),
+        right._replace(by="drill"),
+        right._replace(least=1, most=1),
+    ]
+    assert fits(one, ToldRun((right,), done))
+    assert [] == [told for told in wrong if fits(one, ToldRun((told,), done))]
+    assert not fits(one, ToldRun((right,), (None, Decision.FAILED)))
+    assert not fits(one, ToldRun((), done))
+
+
+def test_every_test_says_what_explain_has_to_tell_of_its_runs() -> None:
+    """It has a row in the table of causes, or nothing happens to its runs but what it wishes."""
+    here = {name for name in there() if "/" not in name}
+    rows_of = {name.partition("[")[0] for name in EXPLAINED}
+    files = {name.partition(".")[0] for name in here}
+    assert set() == rows_of - here
+    assert set() == {name for name in QUIET if name not in here | files}
+    assert set() == {
+        name for name in here - rows_of if name not in QUIET and name.partition(".")[0] not in QUIET
+    }
+    assert set() == rows_of & QUIET.keys()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from hpc_elastic.store.node_ledger import FOLDER
 from tests.real_parts import require_root_and_namespaces, unavailable
 from tests.real_slurm.cluster import Cluster, devcluster
 from tests.real_slurm.core import CORE
+from tests.real_slurm.explained import Looked, check
 from tests.real_slurm.order import plain_name, rank, trackers, unit
 from tests.real_slurm.results import ResultsFile
 
@@ -33,6 +34,8 @@ TIMEOUT_S = 300
 """Limit of one test with its fixtures, unless it has a `timeout` marker of its own."""
 
 StartCluster = Callable[..., Cluster]
+_CLUSTERS: dict[Path, Cluster] = {}  # that are up, by their directories
+_LOOKED = Looked()
 
 
 class Units(LoadScopeScheduling):  # type: ignore[misc] # xdist is not typed
@@ -92,6 +95,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: rank(item.nodeid) if here in item.path.parents else (0, 0))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Compare, at the end of a test that has passed, what `explain` tells of its runs with what was done."""
+    is_over = False
+    try:
+        result = yield
+        is_over = True
+    finally:
+        places = [cluster.shared for cluster in _CLUSTERS.values()]
+        roots = [root for place in places for root in _LOOKED.new_runs(place)]
+    if is_over and item.get_closest_marker("drills") is None:
+        check(item.nodeid, roots)
+    return result
+
+
 @pytest.fixture(scope="session")
 def _slurm_possible() -> None:
     """Skip (or fail) where a cluster cannot be set up."""
@@ -108,7 +126,8 @@ def start_cluster(_slurm_possible: None) -> Iterator[StartCluster]:
 
     def start(**arguments: object) -> Cluster:
         started.append(_new_directory())
-        return Cluster.start(started[-1], **arguments)  # type: ignore[arg-type]
+        _CLUSTERS[started[-1]] = Cluster.start(started[-1], **arguments)  # type: ignore[arg-type]
+        return _CLUSTERS[started[-1]]
 
     yield start
     for directory in started:
@@ -120,7 +139,8 @@ def session_cluster(request: pytest.FixtureRequest, _slurm_possible: None) -> It
     """Start the one cluster of the session, per tracker: 4 nodes, 2 GPUs each, short timeouts."""
     directory = _new_directory()
     try:
-        yield Cluster.start(directory, tracker=request.param)
+        _CLUSTERS[directory] = Cluster.start(directory, tracker=request.param)
+        yield _CLUSTERS[directory]
     finally:
         _remove(directory)
 
@@ -144,6 +164,7 @@ def _new_directory() -> Path:
 
 
 def _remove(directory: Path) -> None:
+    _CLUSTERS.pop(directory, None)
     done = devcluster("purge", "--dir", str(directory))
     shutil.rmtree(directory, ignore_errors=True)
     assert done.returncode == 0, done.stderr

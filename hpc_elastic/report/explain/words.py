@@ -41,13 +41,13 @@ _CAUSES = {
     Cause.AGENT_ERROR: "an agent could not continue",
 }
 _OF_TASKS = {
-    Cause.PREEMPTION: "preemption, Slurm wanted the node back",
-    Cause.TIME_LIMIT: "the time limit of its task",
-    Cause.REQUEUE: "its task was requeued by hand",
-    Cause.CANCEL: "its task was cancelled",
-    Cause.LAUNCH_FAILURE: "the batch script of its task was killed",
-    Cause.NODE_LOSS: "Slurm took the node away",
-}  # of nodes of an array, which leave alone
+    Cause.PREEMPTION: "preemption",
+    Cause.TIME_LIMIT: "time limit",
+    Cause.REQUEUE: "requeued by hand (scontrol requeue)",
+    Cause.CANCEL: "cancelled (scancel)",
+    Cause.LAUNCH_FAILURE: "batch script killed",
+    Cause.NODE_LOSS: "down or unfit",
+}  # of one or several nodes of an array, which leave alone
 
 
 def times_text(cause: Cause | None, times: int) -> str:
