@@ -90,8 +90,11 @@ class Looked:
 
     def new_runs(self, place: Path) -> list[Path]:
         """Return the runs of the user below a directory that were not there the last time."""
-        own = [root for root in runs_below(place) if root.owner() == USER]
-        found = {(root, (root / "journal").stat().st_ino): root for root in own}
+        found: dict[tuple[Path, int], Path] = {}
+        for root in runs_below(place):
+            with suppress(OSError, KeyError):  # another user exchanges directories just then
+                if root.owner() == USER:
+                    found[root, (root / "journal").stat().st_ino] = root
         fresh = [root for key, root in found.items() if key not in self._known]
         self._known.update(found)
         return fresh

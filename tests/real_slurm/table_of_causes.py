@@ -250,7 +250,7 @@ _FAULTS = {
     ),
     # an agent is killed, and while the others meet anew the batch script is, too
     "faults.a_script_that_is_killed_between_rounds_is_replaced": (
-        _run(_stop(Cause.NODE_LOSS, at=(1,)), ends=_DONE),
+        _run(_stop(Cause.NODE_LOSS, at=(1,)), _stop(Cause.LAUNCH_FAILURE, by="detail", least=0), ends=_DONE),
     ),
     "faults.an_agent_that_never_comes_is_not_waited_for": (
         _run(_stop(Cause.JOIN_TIMEOUT, at="node2"), ends=_DONE),
@@ -329,7 +329,7 @@ _OTHER_WAYS_IN = {
         _UNDISTURBED._replace(in_any_order=True),
         _run(_stop(Cause.CRASH, at=(1,)), ends=_FAILED)._replace(in_any_order=True),
     ),
-    "launcher.a_requeued_program_takes_its_run_up_again": (_run(_stop(Cause.REQUEUE), ends=_DONE),),
+    "launcher.a_requeued_program_takes_its_run_up_again": (_run(_BY_HAND, ends=_DONE),),
     "long_runs.digits_ddp_preempted_and_crashed_has_the_same_weights": (
         _run(_stop(Cause.CRASH, at=(1,)), _PREEMPTED, ends=_DONE),
     ),
@@ -363,6 +363,11 @@ _OTHER_WAYS_IN = {
     "other_users_directories.a_requeued_job_does_not_go_on_in_a_directory_that_was_taken_meanwhile": (
         _run(_stop(Cause.REQUEUE)),
     ),
+    # its workers fail by themselves, if they are not ended before for want of the directory
+    "other_users_moments.agents_whose_directory_is_exchanged_all_the_time_do_nothing_of_bobs": (
+        ToldRun((_stop(Cause.CRASH, least=0, most=8),), (_FAILED, None), may_lack=True),
+    ),
+    "other_users_moments.an_acl_by_which_bob_may_rename_is_told_and_used_for_nothing": (_run(ends=_FAILED),),
     "other_users_sockets.a_port_that_bob_has_first_is_passed_over[127.0.0.1]": _NO_PORT_LEFT,
     "other_users_sockets.a_port_that_bob_has_first_is_passed_over[0.0.0.0]": _NO_PORT_LEFT,
     # of the script that is kept torchrun's own agents meet, which record nothing more
