@@ -64,6 +64,15 @@ def test_a_node_that_the_job_gave_up_is_not_remembered(site: Site) -> None:
     assert [] == [call for call in site.job.calls if "ExcNodeList" in call]
 
 
+@pytest.mark.parametrize("state", ["COMPLETING", "PENDING"])
+def test_a_node_that_a_job_gives_back_as_it_ends_was_not_taken(site: Site, state: str) -> None:
+    """All nodes are given back then, also the one whose agent was lost before."""
+    show(site, f"echo {SHOWN}")
+    site.job.set(JobState=state, NodeList="n1")
+    assert ["n2"] == finish(site)
+    assert [] == taken(site)
+
+
 def test_a_node_that_has_started_anew_has_failed(site: Site) -> None:
     """Its slurmd is younger than the loss."""
     show(site, f"echo {SHOWN.replace('SlurmdStartTime=2001', 'SlurmdStartTime=2037')}")

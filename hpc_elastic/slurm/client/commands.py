@@ -46,6 +46,8 @@ _FOREIGN_NAMES_TEXT = (
 )
 _FOREIGN_NAMES = frozenset(_FOREIGN_NAMES_TEXT.split())
 
+_RELEASING = (JobState.PENDING, JobState.COMPLETING, JobState.REQUEUED, JobState.ENDED)
+
 
 class SlurmTimeoutError(SlurmCommandError):
     """A Slurm command did not answer in time; its request may have been carried out.
@@ -402,12 +404,16 @@ class Slurm:
         return rows if rows and answers.has_states(rows) else self._table(answers.OLD_STATES, *words)
 
     def node_states(self, names: Sequence[str], job_ref: str) -> dict[str, LostNodeState]:
-        """Return Slurm's answer about nodes that a job had at first, by name; unknown ones are left out."""
+        """Return Slurm's answer about nodes that a job had at first, by name; unknown ones are left out.
+
+        A job that ends has given all its nodes back, or is about to: then none counts as taken from it.
+        """
         job = self.show_job(job_ref) or {}
+        ends = parse.job_state(job.get("JobState", "")) in _RELEASING
         listed = job.get("NodeList", "")
         kept = hostlist.expand(listed) if listed not in ("", "(null)") else ()
         return {
-            name: LostNodeState(words, reason, self._up_since(name), name in kept)
+            name: LostNodeState(words, reason, self._up_since(name), ends or name in kept)
             for name, (words, reason) in answers.states_of(self._states(",".join(names))).items()
         }
 
