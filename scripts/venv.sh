@@ -62,14 +62,14 @@ need_venv_module() {
     die "$1 cannot make virtual environments; install its venv module (Debian, Ubuntu: python3-venv)"
 }
 
+quiet_apt() { DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@" </dev/null; }
+
 apt_install() {
-    local log
+    local log install=(install -y --no-install-recommends "$@")
     log=$(mktemp)
-    if ! DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" >"$log" 2>&1 </dev/null
-    then
-        DEBIAN_FRONTEND=noninteractive apt-get -qq update >>"$log" 2>&1 || true
-        DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" >>"$log" 2>&1 </dev/null \
-            || { tail -n 20 "$log" >&2; rm -f "$log"; return 1; }
+    if ! quiet_apt "${install[@]}" >"$log" 2>&1; then
+        quiet_apt update >>"$log" 2>&1 || true
+        quiet_apt "${install[@]}" >>"$log" 2>&1 || { tail -n 20 "$log" >&2; rm -f "$log"; return 1; }
     fi
     rm -f "$log"
 }

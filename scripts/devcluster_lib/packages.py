@@ -14,8 +14,11 @@ from pathlib import Path
 from .errors import DevClusterError
 from .namespaces import SYSTEM_PATH
 from .settings import Auth
+from .state_file import locked
 
 POLICY = Path("/usr/sbin/policy-rc.d")
+LOCK = Path("/run/devcluster-packages.lock")
+"""Held while packages are installed: two programs that change the policy at a time leave it changed."""
 BASE = {
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",
@@ -95,7 +98,7 @@ def fetch(packages: list[str], still_missing: Callable[[], list[str]]) -> None:
     if shutil.which("apt-get") is None:
         raise DevClusterError(f"There is no apt-get here; install what these Debian packages hold: {wanted}.")
     descriptor, log = tempfile.mkstemp(prefix="devcluster-apt-", suffix=".log")
-    with os.fdopen(descriptor, "w"), _services_stay_off():
+    with os.fdopen(descriptor, "w"), locked(LOCK), _services_stay_off():
         # The package lists may be missing or old: then refresh them and try again.
         done = _apt_install(packages, descriptor) or (
             _apt(["update"], descriptor) and _apt_install(packages, descriptor)

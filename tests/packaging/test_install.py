@@ -13,7 +13,7 @@ import pytest
 
 import hpc_elastic
 
-pytestmark = [pytest.mark.packaging, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.packaging, pytest.mark.unhurried, pytest.mark.timeout(1800)]
 
 REPOSITORY = Path(__file__).parents[2]
 RENDER = ["render", "--nodes", "2:4", "--time", "1h", "--", "python", "train.py", "--lr", "0.1"]

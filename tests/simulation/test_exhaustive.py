@@ -22,7 +22,8 @@ def test_an_older_start_disturbs_nobody(fault: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.unhurried
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("play", [*plays(2), *plays(3)], ids=lambda play: play.name)
 def test_everything_that_can_be_searched(play: Play) -> None:
     """All searches that `scripts/simulate --exhaustive` makes; one by one, for several processors."""

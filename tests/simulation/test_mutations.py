@@ -27,7 +27,8 @@ def test_a_fault_is_noticed(mutation: Mutation) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.unhurried
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "mutation", [one for one in MUTATIONS if one.name not in QUICK], ids=lambda one: one.name
 )

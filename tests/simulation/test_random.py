@@ -26,7 +26,8 @@ def test_the_promises_hold(world: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.unhurried
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("world", [world for world in WORLDS if world not in ARRAYS])
 def test_the_promises_hold_for_many_seeds(world: str) -> None:
     """The same for two hundred other seeds."""
@@ -35,7 +36,8 @@ def test_the_promises_hold_for_many_seeds(world: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.unhurried
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("world", ARRAYS)
 def test_the_promises_hold_in_arrays(world: str) -> None:
     """The same for some seeds where nodes come and go one by one."""
@@ -44,6 +46,8 @@ def test_the_promises_hold_in_arrays(world: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.unhurried
+@pytest.mark.timeout(1800)
 def test_all_faults_of_arrays_happen() -> None:
     """Tasks leave, are cut off and started anew, and the size changes."""
     counts = run_batch(0, 15, "array wild").counts
