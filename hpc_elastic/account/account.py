@@ -159,6 +159,15 @@ def _causes(stops: Sequence[StopCost], working_s: float) -> tuple[CauseCost, ...
     return tuple(sorted(found, key=lambda each: -each.seconds))
 
 
+class NewestStep(NamedTuple):
+    """How far the workers of the round that runs are, by the heartbeats of their agents."""
+
+    step: int  # of the rank in front
+    still_s: float | None = (
+        None  # for about how long no step was done [s]; None: they go on, or it is unknown
+    )
+
+
 class Pace(NamedTuple):
     """New steps in a part of the run."""
 

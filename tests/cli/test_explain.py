@@ -172,7 +172,7 @@ def test_a_run_that_has_not_begun_is_explained(paths: RunPaths, capfd: pytest.Ca
     """Without any record there is the queue, and the next command."""
     out = explained(paths, capfd)
     assert out.startswith("toy: queued, waits for its time (Slurm's reason: BeginTime)\n")
-    assert "To do:\n  - " in out
+    assert "Nothing to do: it goes on by itself. To see more:\n  - hpc-elastic status " in out
 
 
 @pytest.mark.parametrize("name", ["run.json", "job.json"])

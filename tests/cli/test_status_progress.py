@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.account.account import Account, NewestStep
 from hpc_elastic.account.facts import Doing, WorkFact, encode_fact
+from hpc_elastic.account.spans import Bucket, Crew, Series, Span
 from hpc_elastic.cli import app
+from hpc_elastic.meet.member_names import MemberName, Phase
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import CheckpointFacts, MarkName, write_mark
 from hpc_elastic.record.checkpoints import write_facts as write_facts_of_save
@@ -26,6 +29,8 @@ from hpc_elastic.record.journal import (
     RunEnded,
 )
 from hpc_elastic.record.save_interval import Disturbances, SaveTimes, best_interval_s
+from hpc_elastic.report.explain.words import progress_facts, still_text
+from hpc_elastic.slurm.run_jobs.newest_step import still_s
 from tests.cli.recorded_runs import BEGAN, EPOCH, MEMBERS, NAN, STARTED, paths, preempted, write, write_facts
 
 __all__ = ["paths"]
@@ -95,6 +100,51 @@ def test_steps_that_are_computed_again_are_not_called_new(
     )
     write_facts(paths, (1, 40.0, 2, 1), (1, 140.0, 2, 21), (2, 180.0, 4, 3))
     assert "  progress    again at step 3, has reached step 21; " in shown(paths, capfd)
+
+
+def test_heartbeats_tell_a_newer_step_than_the_account(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The account has a line now and then only."""
+    write(paths, (0.0, STARTED), (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)))
+    write_facts(paths, (1, 40.0, 2, 1), (1, 140.0, 2, 21))
+    for member in MEMBERS:
+        name = MemberName(member.node_id, EPOCH, Phase.RUNNING, 1, 7, 2, "29-01")
+        (Path(paths.members) / name.text()).touch()
+    assert "  progress    step 30; 12 steps/min over" in shown(paths, capfd)
+
+
+@pytest.mark.parametrize(
+    ("step", "since_s", "expected"),
+    [
+        (21, 9.0, None),
+        (21, 24.0, None),  # five steps
+        (21, 60.0, 60.0),
+        (31, 60.0, None),  # ten more, in 50 s
+        (31, 80.0, 30.0),
+        (81, 340.0, None),  # 40 s of 340 s: the rate is not known that well
+        (20, 60.0, None),  # the heartbeat is older than the line
+    ],
+)
+def test_a_run_without_new_steps_is_noticed_in_one_look(
+    step: int, since_s: float, expected: float | None
+) -> None:
+    """By the steps since the last line of the account, at the rate before it: one in 5 s."""
+    lines = [
+        WorkFact(1, Doing.STEP, BEGAN + at, at, "n1.1", 2, done) for at, done in ((40.0, 1), (140.0, 21))
+    ]
+    assert expected == still_s(lines, step, since_s)
+    assert (since_s if step == 21 and since_s >= 10 else None) == still_s(lines[1:], step, since_s)
+
+
+def test_status_tells_that_no_steps_come() -> None:
+    """In front of the rate, which is that of the time before."""
+    spans = (Span(BEGAN, 100.0, Bucket.TRAINING, 0, -1, Crew(), 21, 20),)
+    series = Series(spans, (), (), ticks=True, progress=((BEGAN, 1), (BEGAN + 100.0, 21)), current=21)
+    account = Account(100.0, {Bucket.TRAINING: 100.0}, 1.0, 1.0, 0, (), (), (), series)
+    (told,) = progress_facts(account, None, None, NewestStep(21, 60.0))
+    assert still_text(60.0).startswith("no new step for about 1 min 0 s: a long save")
+    assert "step 21; no new step for about 1 min 0 s; 12 steps/min over 1 min 40 s" in told[1]
 
 
 def test_the_advised_interval_is_that_of_checkpoints(

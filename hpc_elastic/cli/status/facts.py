@@ -54,6 +54,7 @@ from hpc_elastic.slurm.end.history import saves_text, short_time_text
 from hpc_elastic.slurm.nodes.ledger_rules import RULES, standings
 from hpc_elastic.slurm.nodes.nodes import hosts, ledger_of
 from hpc_elastic.slurm.run_jobs.job_start import log_end
+from hpc_elastic.slurm.run_jobs.newest_step import newest_step_of
 from hpc_elastic.slurm.run_jobs.run_files import (
     RunFiles,
     SavedCheckpoint,
@@ -136,7 +137,7 @@ def _checkpoint(run: RunFiles, saved: SavedCheckpoint | None) -> list[tuple[str,
 def _progress(run: RunFiles, account: Account, saved: SavedCheckpoint | None) -> list[tuple[str, str]]:
     """Return goodput, pace, and whether saves come often enough."""
     age_s = None if saved is None or run.state.running is None else saved.age_s
-    return progress_facts(account, advised_interval_s(run, account), age_s)
+    return progress_facts(account, advised_interval_s(run, account), age_s, newest_step_of(run))
 
 
 def _limit_s(run: RunFiles, asked: SlurmAnswer) -> float | None:

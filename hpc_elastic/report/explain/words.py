@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from hpc_elastic.account.account import Account, Pace, pace_of
+from hpc_elastic.account.account import Account, NewestStep, Pace, pace_of
 from hpc_elastic.account.facts import RunUse
 from hpc_elastic.account.gpus import NodeGpus, summary_of
 from hpc_elastic.account.spans import Bucket
@@ -63,13 +63,16 @@ def share_text(share: float) -> str:
     return f"{percent:.0f} %" if percent >= 1 or not percent else f"{percent:.1f} %"
 
 
-def explanation_lines(found: Explanation, headline: str, then: Iterable[str]) -> list[str]:
+def explanation_lines(
+    found: Explanation, headline: str, then: Iterable[str], *, goes_on: bool = False
+) -> list[str]:
     """Return the explanation as lines; paths and commands are never broken.
 
     Args:
         found: the facts.
         headline: the name of the run and its state.
         then: the next commands.
+        goes_on: the run does so by itself, and the commands only show more of it.
     """
     lines = [*wrapped(headline, "", "  "), *wrapped(_summary(found.account), "  ", "  ")]
     lines += wrapped(_time_text(found.account), "  ", "  ")
@@ -79,7 +82,10 @@ def explanation_lines(found: Explanation, headline: str, then: Iterable[str]) ->
         lines += wrapped(f"GPUs: {busy}.", "  ", "  ")
     if found.stops:
         lines += ["", *_stops(found)]
-    lines += ["", "To do:"]
+    lines += [
+        "",
+        "Nothing to do: it goes on by itself. To see more:" if goes_on and not found.advice else "To do:",
+    ]
     for text in map(_advice_text, found.advice):
         lines += wrapped(text, "  - ", "    ")
     return [*lines, *(f"  - {command}" for command in then)]  # unbroken, so that it can be copied
@@ -157,13 +163,16 @@ def costs_text(account: Account, most: int = _MOST_BUCKETS) -> str:
     return ", ".join(found[:most])
 
 
-def progress_facts(account: Account, best_s: float | None, age_s: float | None) -> list[tuple[str, str]]:
+def progress_facts(
+    account: Account, best_s: float | None, age_s: float | None, now: NewestStep | None = None
+) -> list[tuple[str, str]]:
     """Return labels and texts about saves, goodput and pace, for status.
 
     Args:
         account: of the run.
         best_s: the time between two saves that wastes least [s]; None: not known.
         age_s: the age of the newest checkpoint of a run that goes on [s]; None: none is, or none goes on.
+        now: how far the workers are by their heartbeats; None: none run, or it is not known.
     """
     facts = []
     if best_s is not None:
@@ -177,14 +186,27 @@ def progress_facts(account: Account, best_s: float | None, age_s: float | None) 
     if busy := gpus_text(account.gpus):
         facts.append(("GPUs", busy))
     pace = pace_of(account.series)
+    still_s = None if now is None else now.still_s
+    still = "" if still_s is None else f"no new step for about {span_text(still_s)}"
+    if pace is None and still:
+        facts.append(("progress", f"{_current_text(account, now)}; {still}"))
     if pace is not None:
         rate = f"{rate_text(pace.per_s)} over {span_text(pace.seconds)}"
         lost = f"{share_text(pace.lost_share)} of that time without a new step"
-        facts.append(("progress", f"{_current_text(account)}; {rate}, {lost}"))
-        left_s = left_at(pace, account)
+        told = filter(None, (_current_text(account, now), still, f"{rate}, {lost}"))
+        facts.append(("progress", "; ".join(told)))
+        left_s = left_at(pace, account, None if now is None else now.step)
         if left_s:
             facts.append(("", f"about {span_text(left_s)} left at this rate"))
     return facts
+
+
+def still_text(still_s: float) -> str:
+    """Return what it means that no step comes, for explain."""
+    return (
+        f"no new step for about {span_text(still_s)}: a long save or validation, or a hang, "
+        "which the agents find after hang_timeout"
+    )
 
 
 def step_text(account: Account) -> str:
@@ -199,20 +221,30 @@ def progress_text(step: int | None, total: int | None) -> str:
     return "" if step is None else f"step {step}{of}"
 
 
-def _current_text(account: Account) -> str:
+def _current_text(account: Account, now: NewestStep | None = None) -> str:
     """Return where the run is now; that is not the newest step while lost steps are computed again."""
     current, progress = account.series.current, account.series.progress
+    if now is not None:
+        current = max(now.step, current or 0)
+    if current is not None and (not progress or current > progress[-1][1]):
+        return progress_text(current, account.series.total)
     if current is None or not progress or current >= progress[-1][1]:
         return step_text(account)
     return f"again at step {current}, has reached {step_text(account)}"
 
 
-def left_at(pace: Pace, account: Account) -> float | None:
-    """Return how long the rest of a run takes at its pace [s]; None if that is not known, or it has ended."""
+def left_at(pace: Pace, account: Account, step: int | None = None) -> float | None:
+    """Return how long the rest of a run takes at its pace [s]; None if that is not known, or it has ended.
+
+    Args:
+        pace: of the run.
+        account: of the run.
+        step: that the workers have reached, where it is newer than the account; None: not known.
+    """
     total, ending = account.series.total, account.series.ending
     if total is None or ending is not None or not account.series.progress:
         return None
-    return max(0, total - account.series.progress[-1][1]) / pace.per_s
+    return max(0, total - max(account.series.progress[-1][1], step or 0)) / pace.per_s
 
 
 def rate_text(per_s: float) -> str:

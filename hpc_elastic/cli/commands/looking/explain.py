@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hpc_elastic.cli.commands.looking.status import ask_status, next_steps, open_until
+from hpc_elastic.cli.commands.looking.status import (
+    GOES_ON,
+    WAITS,
+    ask_status,
+    next_steps,
+    open_until,
+    what_helps_to_start,
+)
 from hpc_elastic.cli.run_argument import AsJson, RunArgument, find_run
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.cli.status.facts import LET_GO_ON, stopped_texts
 from hpc_elastic.report.explain.as_json import explanation_json
 from hpc_elastic.report.explain.facts import Explanation, explanation_of
-from hpc_elastic.report.explain.words import explanation_lines
-from hpc_elastic.report.run_status import RunStatus, RunView, status_of
+from hpc_elastic.report.explain.words import explanation_lines, still_text
+from hpc_elastic.report.run_status import RunPhase, RunStatus, RunView, status_of
+from hpc_elastic.slurm.run_jobs.newest_step import newest_step_of
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, SlurmAnswer, read_run, spec_trouble
 from hpc_elastic.slurm.submit.run_dir import identity_trouble
 from hpc_elastic.text import visible
@@ -38,6 +46,8 @@ class Looked(NamedTuple):
     where: RunStatus
     facts: Explanation
     then: list[str]  # the next steps
+    needs_help: bool = False  # its job does not start by itself
+    still_s: float | None = None  # for about how long no step was done [s]; None: they go on
 
     @property
     def lines(self) -> list[str]:
@@ -45,8 +55,10 @@ class Looked(NamedTuple):
         headline = f"{self.run.name}: {self.where.text}"
         damaged = [", ".join(trouble(self.run.paths)) for trouble in (identity_trouble, spec_trouble)]
         stopped = [f"{each}; {LET_GO_ON}" for each in stopped_texts(self.run.state)]
-        then = [*filter(None, damaged), *stopped, *self.then]
-        return [visible(line) for line in explanation_lines(self.facts, headline, then)]
+        first = [*filter(None, damaged), *stopped, *([still_text(self.still_s)] if self.still_s else [])]
+        goes_on = not first and not self.needs_help and self.where.phase in GOES_ON
+        lines = explanation_lines(self.facts, headline, [*first, *self.then], goes_on=goes_on)
+        return [visible(line) for line in lines]
 
 
 def look_at(run: RunFiles, asked: SlurmAnswer | None = None) -> Looked:
@@ -61,4 +73,7 @@ def look_at(run: RunFiles, asked: SlurmAnswer | None = None) -> Looked:
     else:
         where = status_of(RunView.of(run, asked.job))
     facts = explanation_of(run, open_until(where.phase))
-    return Looked(run, where, facts, next_steps(run, where, asked))
+    needs_help = where.phase in WAITS and bool(what_helps_to_start(run, asked))
+    newest = newest_step_of(run) if where.phase is RunPhase.RUNNING else None
+    still_s = None if newest is None else newest.still_s
+    return Looked(run, where, facts, next_steps(run, where, asked), needs_help, still_s)

@@ -25,6 +25,16 @@ from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, script_counts, si
 from hpc_elastic.store.files import list_names
 from hpc_elastic.text import for_shell, visible
 
+WAITS = (RunPhase.QUEUED, RunPhase.REQUEUED)
+GOES_ON = (
+    *WAITS,
+    RunPhase.STARTING,
+    RunPhase.RUNNING,
+    RunPhase.RESTARTING,
+    RunPhase.PAUSING,
+    RunPhase.DRAINING,
+)
+"""Phases of a run that goes on by itself."""
 _GOOD = (RunPhase.RUNNING, RunPhase.DONE)
 _MENDED = "when it is mended"
 _BAD = (RunPhase.FAILED, RunPhase.GONE, RunPhase.SILENT)
@@ -153,7 +163,7 @@ def next_steps(run: RunFiles, where: RunStatus, asked: SlurmAnswer) -> list[str]
         return [f"hpc-elastic logs {root}", f"{_MENDED}: {release if is_there else again}"]
     if phase is RunPhase.GONE and batch_log(run):
         return [f"read {for_shell(batch_log(run)[0])}", again]
-    if phase in (RunPhase.QUEUED, RunPhase.REQUEUED) and (helps := _what_helps(run, asked)):
+    if phase in WAITS and (helps := what_helps_to_start(run, asked)):
         return [helps]
     told = {
         RunPhase.DONE: [f"hpc-elastic logs {root}"],
@@ -166,7 +176,7 @@ def next_steps(run: RunFiles, where: RunStatus, asked: SlurmAnswer) -> list[str]
     return told.get(phase, [*first, again] if is_over else [f"hpc-elastic logs -f {root}"])
 
 
-def _what_helps(run: RunFiles, asked: SlurmAnswer) -> str:
+def what_helps_to_start(run: RunFiles, asked: SlurmAnswer) -> str:
     """Return the fix for a job that does not start by itself; empty if it does."""
     if asked.job is not None and asked.job.to_be_released:
         return f"scontrol release {run.job_id} (where an administrator holds it: ask why)"
