@@ -93,7 +93,7 @@ class ElasticCallback:
         become(self, _base())
         super().__init__()
         self._saves = Saves(save_every, directory, keep)
-        self._step = -1  # the last one that was told
+        self._step = -1  # the newest one that is known
         self._validation: Block | None = None
         self._on_sigterm: Any = signal.SIG_DFL
         self.stopped = False

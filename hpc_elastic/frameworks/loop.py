@@ -46,7 +46,7 @@ class ElasticLoop:
         self._save = save
         self._load = load
         self._saves = Saves(save_every, directory, keep)
-        self._step: int | None = None  # the last one that was told
+        self._step: int | None = None  # the newest one that is known
         self.stopped = False
 
     def steps(self, total: int) -> Iterator[int]:

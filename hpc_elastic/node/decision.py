@@ -49,7 +49,7 @@ class Hang(Enum):
 
     NONE = auto()
     SUSPECTED = auto()  # one of this node's has been silent for too long
-    PROVEN = auto()  # all nodes have looked, and this one is to say who it is
+    PROVEN = auto()  # all nodes have looked, and this one is to name the odd one
 
 
 class AgentFacts(NamedTuple):
@@ -90,9 +90,9 @@ class Action(Enum):
     REPORT_WEDGE = auto()  # end the round: this node leaves the run to the others
     REJOIN = auto()
     LEAVE = auto()
-    LEAVE_ALONE = auto()  # tell the others, who go on without this node
+    LEAVE_ALONE = auto()  # tell the others, which go on without this node
     STAND_DOWN = auto()  # a newer start of the run exists
-    ABANDON = auto()  # leave as failed: this node has workers that nobody can end
+    ABANDON = auto()  # leave as failed: this node has workers that no signal ends
 
 
 def decide(facts: AgentFacts) -> Action:
@@ -125,7 +125,7 @@ def _after_the_round(facts: AgentFacts) -> Action:
         return Action.STOP_WORKERS
     if has_given_up(facts.state, facts.word):
         return Action.GIVE_UP if facts.moved_on else _when_all_stopped(facts, Action.GIVE_UP)
-    if facts.state.leaving:  # what fails on the way out is no reason to end the run
+    if facts.state.leaving:  # a failure on the way out is no reason to end the run
         return _when_all_stopped(facts, Action.REPORT_DRAINED)
     if spent(facts.state, facts.budgets) is not None:
         return _give_up(facts)

@@ -22,7 +22,7 @@ class Outcome(NamedTuple):
     reason: str
     failure: dict[str, Any] | None = None
     result: RunResult = RunResult(WorkerState.STOPPED)
-    error: Exception | None = None  # what ended it, where no worker did
+    error: Exception | None = None  # the error that ended it, where no worker did
 
 
 FENCED = Outcome(ExitCode.FENCED, "a newer start of this run exists")
@@ -46,7 +46,7 @@ def outcome_of(state: RunState, values: Mapping[int, Any], failures: Mapping[int
         return Outcome(ExitCode.FAILED, "left without a word to the others", None, result)
     if cause is None:
         return Outcome(ExitCode.OK, "all workers of this node succeeded", None, _succeeded(values))
-    code = ExitCode.OK if cause is Cause.STOP else ExitCode.REQUEUE  # nobody is to requeue it
+    code = ExitCode.OK if cause is Cause.STOP else ExitCode.REQUEUE  # the run is not to be requeued
     return Outcome(code, _stopped_text(state, cause))
 
 

@@ -208,7 +208,7 @@ class Worker:
         world_size: int = -1,
         role_world_size: int = -1,
     ) -> None:
-        self.id: Any = None  # what the agent calls it once it is started: for local agents its pid
+        self.id: Any = None  # the agent's name for it once it is started: for local agents its pid
         self.local_rank = local_rank
         self.global_rank = global_rank
         self.role_rank = role_rank

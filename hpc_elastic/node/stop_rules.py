@@ -39,7 +39,7 @@ class DrainTimes(NamedTuple):
     stop: float = agents(JobSettings.stop_timeout)
     # warned before the time limit, or asked by `stop` or a joining node
     warning: float = agents(RunSettings.warn_timeout)
-    is_stop_given: bool = False  # by a flag: then it holds, whatever Slurm says
+    is_stop_given: bool = False  # by a flag: then it holds over the times of Slurm
     # the time of critical sections when workers are ended for another reason
     critical: float = agents(JobSettings.critical_timeout)
     unasked: Unasked = Unasked()

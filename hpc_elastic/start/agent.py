@@ -85,7 +85,7 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None, guard: Guard | Non
         record_takeover(opened, outcome)
         code = _say_goodbye(options, outcome, opened)
         finish_in_its_place(options.paths, slurm.task if slurm else None, opened, outcome.exit_code)
-        if slurm is not None and Env.SUBMISSION not in os.environ:  # nobody runs `finish`
+        if slurm is not None and Env.SUBMISSION not in os.environ:  # no script runs `finish`
             _remember_bad_nodes(options, slurm, opened, outcome)
         return code
 
@@ -417,7 +417,7 @@ def run_env(options: LaunchOptions) -> RunEnv:
     defaults = {
         "OMP_NUM_THREADS": str(max(1, cpus // options.slots)),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-        "PYTHONUNBUFFERED": "1",  # what a program prints is in its log while it runs
+        "PYTHONUNBUFFERED": "1",  # the output of a program is in its log while it runs
     }
     if options.tracker_ids:
         from hpc_elastic.node.workers.worker_env import tracker_env  # noqa: PLC0415 - on request

@@ -166,7 +166,7 @@ class LaunchOptions(NamedTuple):
     run_id: str
     rendezvous: MeetingSettings
     slots: int  # workers on this node
-    command: Command  # what each worker runs
+    command: Command  # the command of each worker
     title: str  # its name for people
     max_restarts: int
     times: AgentTimes
@@ -184,7 +184,7 @@ class LaunchOptions(NamedTuple):
     sample_gpus: float = agents(JobSettings.sample_gpus)
     preload: tuple[str, ...] = ()  # modules that are imported once on this node
     tracker_ids: bool = False  # trackers know the run again after each start
-    probe: ProbeOptions = ProbeOptions()  # what a node is asked before it joins
+    probe: ProbeOptions = ProbeOptions()  # the checks of a node before it joins
     budgets: RestartBudgets = RestartBudgets()  # of all causes but crashes
 
 

@@ -162,7 +162,7 @@ def _made_at(path: str, place: str) -> int:
     with _held(_opened(place, links=True)) if is_beside else _own(above) as parent:
         os.mkdir(name, mode=0o700, dir_fd=parent)
         with _own(name, parent) as made:
-            with suppress(OSError):  # without locks nobody removes it either
+            with suppress(OSError):  # without locks no agent removes it either
                 fcntl.flock(made, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return os.dup(made)
 

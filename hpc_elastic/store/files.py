@@ -380,7 +380,7 @@ def make_directory(path: str) -> bool:
         except FileExistsError:
             return False
         except OSError:
-            if not os.path.isdir(path):  # file servers may refuse what is there already
+            if not os.path.isdir(path):  # file servers may refuse a directory that exists
                 raise
             return False
         return True
@@ -441,7 +441,7 @@ def _make_all(path: str, mode: int) -> None:
     for each in reversed(missing):
         try:
             os.mkdir(each, mode)
-        except OSError:  # file servers may refuse with another error what is there already
+        except OSError:  # file servers may have another error for a file that exists
             if not os.path.isdir(each):
                 raise
 

@@ -25,10 +25,10 @@ from hpc_elastic.store import files
 AGE_S = 3600.0
 MOST = 1000  # files per sweep
 _SEGMENTS = 4  # of the journal: the newest, where records are still written
-_SCOPES = 16  # of the key-value store; more are there only if nobody sweeps the old ones
+_SCOPES = 16  # of the key-value store; more are there only if the old ones are not swept
 _STEP = re.compile(r"(\d+)\+.+")  # a step at which a node can stop in a round
 _ROUND_LOGS = re.compile(r"(?:attempt_|hang-)(\d+)(?:\.\d+)?")
-_OFFER = re.compile(r".+\.(\d+)\.json")  # what a node brings into a round
+_OFFER = re.compile(r".+\.(\d+)\.json")  # the data of a node for a round
 
 
 class Swept(NamedTuple):

@@ -23,7 +23,7 @@ class Mount(NamedTuple):
     """One mounted file system."""
 
     point: str
-    kind: str  # as the kernel names it: nfs4, lustre, ext4, fuse.sshfs; "unknown" if it cannot be told
+    kind: str  # as the kernel names it: nfs4, lustre, ext4, fuse.sshfs; "unknown" if it has no entry
     source: str = ""  # server and path, or the device
     options: tuple[str, ...] = ()  # of the mount and of the file system; ``name`` or ``name=value``
 
@@ -60,7 +60,7 @@ MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "proc", "sysfs", "hugetlbfs"})
 _LOCAL_PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/dev", "/proc", "/sys")  # noqa: S108 - to refuse them
 
 _FRESH_S = 0.5  # the worst listing measured was 0.24 s old, on NFS v4.2; 19 ms on Gluster
-_CAREFUL_S = 2.0  # a second is what most FUSE and SMB clients cache by default; twice that
+_CAREFUL_S = 2.0  # most FUSE and SMB clients cache for a second by default; twice that
 _NFS_DIRECTORY_CACHE_S = 60.0  # acdirmax unless the mount says otherwise
 _NEVER_S = 3600.0  # the client need not ask again at all
 
@@ -166,7 +166,7 @@ def _nfs_staleness(mount: Mount) -> float:
     return max(_FRESH_S, float(given) if given.isdecimal() else _NFS_DIRECTORY_CACHE_S)
 
 
-LEASE_MARGIN_S = 0.5  # what a busy node and server add to a beat
+LEASE_MARGIN_S = 0.5  # added to a beat by a busy node and server
 
 
 def safe_lease(mount: Mount, heartbeat_interval: float, lease: float) -> tuple[float, str]:

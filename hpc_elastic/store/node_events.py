@@ -19,7 +19,7 @@ class Fault(str, Enum):
     CRASH_LOOP = "crash_loop"  # workers failed there again and again
     SLOW = "slow"  # its workers took far longer for a step than those of other nodes
     SUSPECTED = "suspected"  # by the user
-    FORGIVEN = "forgiven"  # by the user: what was before does not count
+    FORGIVEN = "forgiven"  # by the user: events before it do not count
 
 
 class NodeEvent(NamedTuple):
@@ -27,7 +27,7 @@ class NodeEvent(NamedTuple):
 
     host: str
     fault: Fault
-    at: float  # wall time of who saw it [s since the epoch]
+    at: float  # wall time of the writer [s since the epoch]
     key: str  # tells the event from others of its host, kind and second
     run: str = ""  # run id
     detail: Prose = ""  # for people

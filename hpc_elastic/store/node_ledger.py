@@ -137,7 +137,7 @@ def read_ledger(place: str, *, since: float = 0.0) -> Ledger:
         OSError: it cannot be listed.
     """
     above = os.path.dirname(place)
-    if _is_beside_runs(above) and os.path.isdir(above):  # nobody else can look into it
+    if _is_beside_runs(above) and os.path.isdir(above):  # no other user can look into it
         _check(above)
     if not os.path.isdir(place):
         return Ledger(())

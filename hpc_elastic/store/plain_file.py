@@ -23,7 +23,7 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _CHUNK = 1 << 16
 _STREAM = re.compile("/dev/stdin|/dev/fd/[0-9]+|/proc/self/fd/[0-9]+")  # others can make files in /dev/shm
 _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-_EXPLAINED = (  # what a look at the name may explain: a link, a socket, a directory, somebody else's
+_EXPLAINED = (  # explained by a look at the name: a link, a socket, a directory, another user's
     errno.ELOOP,
     errno.ENOTDIR,
     errno.ENXIO,

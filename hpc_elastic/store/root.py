@@ -175,7 +175,7 @@ class HeldRoot:
             raise taken(self._root, f"{error.filename}: {error.strerror}") from None
         except OSError:
             return
-        self._seen = _seen(status)  # the file system numbers anew what it has forgotten, as sshfs does
+        self._seen = _seen(status)  # the file system gives new numbers to forgotten files, as sshfs does
 
     def _check_way(self) -> None:
         """Look whether an entry on the way to the directory was exchanged, those above first.

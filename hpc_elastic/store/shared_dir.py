@@ -23,12 +23,12 @@ _MOST_BYTES = 64 << 20  # of a record; values of the key-value store are the lar
 _FIRST_LOOK_S = 0.001  # time between two looks while waiting: grows from here ...
 _LOOK_GROWTH = 1.5
 _LOOK_S = 0.05  # ... to this: as fresh as the listings of network file systems are
-_LATE_S = 30.0  # who has waited this long is in no hurry ...
+_LATE_S = 30.0  # a waiter of this age is in no hurry ...
 _LATE_LOOK_S = 0.5  # ... and looks as rarely as this
 
 # Only where a directory's times advance in steps (see `Mount.has_coarse_times`):
 _STEP_S = 0.03  # longer than a step: 10 ms at most on Linux servers
-_STIR_AFTER_S = 0.25  # who waits changes the directory itself after so long, so that it is read anew ...
+_STIR_AFTER_S = 0.25  # a waiter changes the directory itself after so long, so that it is read anew ...
 _STIR_EVERY_S = 1.0  # ... and again and again
 _HINTS: dict[int | None, str] = {
     errno.ENOSPC: " (the file system is full, or out of inodes)",
@@ -189,7 +189,7 @@ class SharedDirStore:
 
     def _has_coarse_times(self) -> bool:
         if self._is_coarse is None:
-            from hpc_elastic.store.mount import mount_at  # noqa: PLC0415 - once, and not by who only reads
+            from hpc_elastic.store.mount import mount_at  # noqa: PLC0415 - once, and not by a reader
 
             self._is_coarse = mount_at(self.root).has_coarse_times
         return self._is_coarse
@@ -260,7 +260,7 @@ def _errors_named(path: str) -> Iterator[None]:
     """Turn an OSError into a StoreError that names the path and the thing to look at."""
     try:
         yield
-    except UnfitFileError:  # it stays so, whoever waits
+    except UnfitFileError:  # it stays so, however long a waiter waits
         raise
     except OSError as error:
         hint = _HINTS.get(error.errno, "")

@@ -270,8 +270,8 @@ class Party(NamedTuple):
 class TrustLevel(Enum):
     """How far a directory can be relied on."""
 
-    SHARED = "shared"  # people who share it with the user can exchange what is in it
-    OPEN = "open"  # anybody can, or somebody has taken a name of this package's before the user
+    SHARED = "shared"  # users that share it can exchange its entries
+    OPEN = "open"  # any user can, or another user has taken a name of this package's first
 
 
 class TrustedPlace(NamedTuple):

@@ -22,7 +22,7 @@ _IN_NONBLOCK = os.O_NONBLOCK
 _IN_CLOEXEC = os.O_CLOEXEC
 
 
-_FAILED = -1  # what a call into the C library returns
+_FAILED = -1  # returned by a call into the C library
 _PIECE = 1 << 16  # bytes of reports that are read at once
 _MS = 1000  # milliseconds per second
 _EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name that follows

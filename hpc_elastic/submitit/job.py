@@ -204,7 +204,9 @@ class HpcElasticJob(Job[R]):
         """Return where the run stands; that its job is gone is never believed of an old answer."""
         run = read_run(self._paths_of_run())
         if not run.submissions:
-            run = read_run(RunPaths(self.run.directory))  # which tells what is wrong, if anything is
+            run = read_run(
+                RunPaths(self.run.directory)
+            )  # it raises an error that tells the fault, if there is one
         if not force:
             standing = _Standing.of(run, ask_job(run, _SHARED).job)
             if standing.status.phase is not RunPhase.GONE:
@@ -277,7 +279,7 @@ class HpcElasticJob(Job[R]):
         ]
         if not found and not log_files.attempts(paths):
             return None
-        return "".join(map(_text_in, found))  # of a round that is over only what was written is left
+        return "".join(map(_text_in, found))  # of a round that is over only the files are left
 
     def _paths_of_run(self) -> RunPaths:
         return RunPaths(os.path.realpath(self._link))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NAME = "hpcelastic"  # class name without Executor, in small letters: submitit allows no underscore
 
-_THE_FUNCTION = {"command", "module"}  # is what runs, so that these are no parameters
+_THE_FUNCTION = {"command", "module"}  # the call itself, so that these are no parameters
 
 
 class HpcElasticExecutor(Executor):

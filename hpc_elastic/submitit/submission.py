@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 _THREADS = 16
-AT_ONCE = 256  # how many tasks of an array run at once where nobody says, as with submitit's Slurm executor
+AT_ONCE = 256  # how many tasks of an array run at once by default, as with submitit's Slurm executor
 _SCRIPT = """#!/bin/bash
 {options}
 #SBATCH {output}

@@ -169,7 +169,7 @@ def _check_number(name: str, value: int | None, least: int) -> None:
 def _environment() -> JobEnvironment:
     try:
         return JobEnvironment()
-    except RuntimeError:  # which tells the names of submitit's executors, and not what to do
+    except RuntimeError:  # it has the names of submitit's executors, and no remedy
         raise InputError(
             "called outside of a job of submitit",
             where="ElasticTask",
@@ -225,7 +225,7 @@ def _hand_back(env: JobEnvironment, paths: RunPaths) -> None:
     if env.global_rank != 0:
         sys.exit(0)
     if env.cluster != "slurm":
-        env._requeue(0)  # noqa: SLF001 - what submitit's own handler calls; ends this process
+        env._requeue(0)  # noqa: SLF001 - as submitit's own handler does; ends this process
         sys.exit(0)
     from hpc_elastic.slurm.client.commands import Slurm  # noqa: PLC0415 - rare
     from hpc_elastic.slurm.end.choices import RequeueBudgets  # noqa: PLC0415 - rare

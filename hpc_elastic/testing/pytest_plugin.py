@@ -32,7 +32,7 @@ def fake_slurm(
 
     Afterwards every process of every job is killed. A test that fails shows the story of the cluster.
     """
-    from hpc_elastic.testing.fake_slurm import FakeSlurm, Settings  # noqa: PLC0415 - only for who uses it
+    from hpc_elastic.testing.fake_slurm import FakeSlurm, Settings  # noqa: PLC0415 - only for its users
 
     settings = Settings()
     for marker in reversed(list(request.node.iter_markers("fake_slurm"))):

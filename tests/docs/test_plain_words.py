@@ -121,22 +121,6 @@ def test_messages_name_their_subjects(folder: str) -> None:
     ]
 
 
-HELD = [
-    ".",
-    "control_plane",
-    "events",
-    "launcher",
-    "meet",
-    "metrics",
-    "record",
-    "rendezvous",
-    "settings",
-    "timer",
-    "utils",
-]
-"""Folders whose comments have no such turn of phrase; the others have older ones."""
-
-
 def comments(path: Path) -> Iterator[str]:
     """Yield the comments of a module."""
     with tokenize.open(path) as file:
@@ -147,7 +131,7 @@ def comments(path: Path) -> Iterator[str]:
         )
 
 
-@pytest.mark.parametrize("folder", HELD)
+@pytest.mark.parametrize("folder", folders())
 def test_comments_name_their_subjects(folder: str) -> None:
     """No comment of a folder has a refused turn of phrase."""
     modules = sorted((PACKAGE / folder).glob("*.py" if folder == "." else "**/*.py"))

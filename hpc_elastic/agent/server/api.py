@@ -209,7 +209,7 @@ class SimpleElasticAgent(RecordingAgent):
         self._round: RendezvousInfo | None = None
         self._membership = MembershipWatch()
 
-    # what a derived class fills in
+    # filled in by a derived class
 
     @abstractmethod
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:

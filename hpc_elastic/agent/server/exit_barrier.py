@@ -216,7 +216,7 @@ class ExitBarrier:
                 look_at_others(self._handler)
             except Exception as error:
                 if not is_like(error, *NO_ANSWER):
-                    raise  # who does not answer now may do so later; the barrier's time is bounded
+                    raise  # a store may answer later; the barrier's time is bounded
 
     def _name(self, rank: int) -> str:
         """Return the name of an agent for people."""

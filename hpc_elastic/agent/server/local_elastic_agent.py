@@ -155,7 +155,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             if _poll([*fds, woken], seconds) and fds:
                 _poll([woken], _SHORTEST_PAUSE_S)
 
-    # what the workers need beside themselves
+    # the processes beside the workers
 
     def _setup_local_watchdog(self, envs: dict[int, dict[str, str]]) -> None:
         """Start to watch the workers' timers if the environment asks for it, and tell the workers where."""

@@ -22,7 +22,7 @@ class Home(NamedTuple):
     takes_job: bool = False
 
 
-# One line per command. It raises HpcElasticError for what the user can mend, which is printed as one block.
+# One line per command. A fault that the user can mend is raised as HpcElasticError and printed as one block.
 COMMANDS: Mapping[str, Home] = {
     "submit": Home("submitting.submit", _START, takes_job=True),
     "render": Home("submitting.render", _START, takes_job=True),

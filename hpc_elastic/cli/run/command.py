@@ -88,7 +88,7 @@ def _tell(plan: RunPlan) -> None:
     lines = [f"note: {note}\n" for note in (*plan.notes, *unshared(plan))]
     if not plan.place.is_named:
         lines.insert(0, f"run directory: {plan.options.paths.root}\n")
-    with suppress(OSError):  # a full disk below stderr keeps nobody from running
+    with suppress(OSError):  # a full disk below stderr keeps no agent from running
         os.write(2, "".join(lines).encode(errors="surrogateescape"))
 
 

@@ -356,7 +356,7 @@ class Rescue:
             return
         try:
             if self._layout is not None:
-                self._marks.leave(self._layout.mark)  # what is kept beside the tensors changes now
+                self._marks.leave(self._layout.mark)  # the values beside the tensors change now
             self._marks.wait()
             train = TrainState(self._lib, state)
             layout = self._layout_of(train)

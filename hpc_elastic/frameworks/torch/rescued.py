@@ -242,7 +242,7 @@ class MemorySource:
     def _read(self, path: str) -> tuple[dict[str, Any], str]:
         try:
             return loaded(self._lib, path), ""
-        except Exception as error:  # noqa: BLE001 - the other ranks wait to be told
+        except Exception as error:  # noqa: BLE001 - the other ranks wait for an answer
             return {}, f"{type(error).__name__}: {error}"
 
     def stored(self) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from hpc_elastic.errors import InputError
 
 WHERE = "hpc_elastic.frameworks.torch.Checkpoints"
-_OWN = "own."  # keys of what belongs to one rank: its number follows
+_OWN = "own."  # keys of values of one rank: its number follows
 _SHOWN = 3  # differences in an error
 _FIX = "load it into the model, optimizers and dtypes that it was saved from, or give another directory"
 State = MutableMapping[str, Any]

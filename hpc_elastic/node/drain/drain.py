@@ -170,7 +170,7 @@ class Stopping:
 
     def end_round(self, group: LocalGroup) -> None:
         """End workers whose round is over."""
-        self._reports.show_failure(group)  # it may not be what the round ends for
+        self._reports.show_failure(group)  # the round may end for another one
         if not group.is_stopping and self._run.blind_since is None:
             self._reports.failed_too(group)
             self._reports.failed_leaving(group)

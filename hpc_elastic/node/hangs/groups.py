@@ -16,7 +16,7 @@ _PY_SPY = re.compile(r"^\s+(?P<name>\S.*) \((?P<file>[^()]*):(?P<line>\d+)\)$")
 _MOST_FRAMES = 40
 _MOST_RANKS = 8  # that are named one by one
 _MOST_PLACES = 4
-_WAITING = {  # what waits for something without saying for what: the frame around it tells more
+_WAITING = {  # functions that wait and do not tell for which thing: the frame around them tells more
     "threading.py",
     "selectors.py",
     "queue.py",
@@ -67,7 +67,7 @@ class RankLook(NamedTuple):
     pid: int = 0
     log: str = ""  # its stderr
     stack: str = ""  # the text of its main thread's stack
-    moved: int = 0  # what it and its children have read and written [bytes]
+    moved: int = 0  # read and written by it and its children [bytes]
 
     @property
     def innermost(self) -> Frame | None:
@@ -160,7 +160,7 @@ _KEYS: tuple[Key, ...] = (
 class Vote(NamedTuple):
     """The odd ones out, and where the others are."""
 
-    odd: tuple[RankLook, ...] = ()  # nobody if no place has more than half of the ranks
+    odd: tuple[RankLook, ...] = ()  # empty if no place has more than half of the ranks
     others: tuple[RankLook, ...] = ()
 
 

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 _MOST_OTHERS = 4  # files of other nodes that are tried
 
 _GATHER_S = 15.0  # for the other nodes to hear of it and to look
-_LEAVE_S = 45.0  # for the node that asked to say what it has found, before another one asks
+_LEAVE_S = 45.0  # for the node that asked to report its findings, before another one asks
 _PAUSE_S = 0.1  # between two turns during a look
-_NOTE_S = 0.5  # nobody is silent for long who was heard of so lately
+_NOTE_S = 0.5  # a worker with a sign of life so lately is not silent
 _BETWEEN_WRITES_S = 60.0
 _LEAST_GAP_S = 1.0
 _UNNUMBERED = -1  # of a critical section: sections are numbered from 1
@@ -77,7 +77,7 @@ class Hangs:
         self._asked: _Asked | None = None
         self._suspects: tuple[tuple[Silence, Sign], ...] = ()  # why this node asks
         self._gathered: dict[str, tuple[RankLook, ...]] = {}  # of the newest look, by node
-        self._first: dict[int, RankLook] = {}  # what a first look has found, by rank
+        self._first: dict[int, RankLook] = {}  # findings of a first look, by rank
         self._again_at = math.inf
         self._is_told = False
         self._verdict: HangVerdict | None = None
@@ -337,7 +337,7 @@ class Hangs:
         ranks = ", ".join(str(self._rank(silence)) for silence in silences)
         return f"rank {ranks} is" if len(silences) == 1 else f"ranks {ranks} are"
 
-    # what was measured
+    # the measured times
 
     def _keep(self, now: float) -> None:
         """Write the measurements, now and then."""

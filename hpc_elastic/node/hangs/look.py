@@ -27,7 +27,7 @@ _MOST_AT_ONCE = 64  # files of nodes that are read before the agent shows again 
 
 FORMAT = 1
 DUMP_S = 5.0  # the longest that stacks may take on one node
-_MOST_STACK = 4000  # characters of a stack that other nodes are told
+_MOST_STACK = 4000  # characters of a stack that go to other nodes
 _ENDING = ".json"
 
 
@@ -251,7 +251,7 @@ def judge(case: Case, evidence: Evidence, wall_s: float) -> HangVerdict:
     vote = odd_ones(looks)
     odd = vote.odd or tuple(look for look in looks if look.rank in case.suspects)
     involved = (look.node for look in vote.odd or looks)
-    silent = () if vote.odd else evidence.missing  # who has not spoken may be the odd one as well
+    silent = () if vote.odd else evidence.missing  # a rank without an answer may be the odd one as well
     nodes = tuple(dict.fromkeys((*involved, *silent))) or (case.node,)
     first = odd[0] if odd else RankLook(min(case.suspects), case.node)
     who = vote_text(vote, looks) if looks else f"rank {first.rank} ({case.node})"

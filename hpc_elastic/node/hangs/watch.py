@@ -11,9 +11,9 @@ from hpc_elastic.node.setup.hang_times import START, STEP, HangOptions, Lengths,
 if TYPE_CHECKING:
     from hpc_elastic.worker.channel import Section
 
-_GAP = 0.25  # part of a limit for which nobody looked, after which the time begins anew,
+_GAP = 0.25  # part of a limit without a look, after which the time begins anew,
 _LONG_GAP_S = 60.0  # and the longest such time [s]
-_WHOLE_S = 10.0  # from here on seconds are told without decimals
+_WHOLE_S = 10.0  # from here on seconds are shown without decimals
 _SLOWER = 6  # a worker that was suspected in vain may be silent up to 2 to the power of this times as long
 
 
@@ -76,7 +76,7 @@ def _seconds(seconds: float) -> str:
 
 class _Worker(NamedTuple):
     sign: Sign
-    since: float  # of the last sign of life, or of whatever time does not count
+    since: float  # of the last sign of life, or of the end of a time that does not count
     is_whole: bool = True  # the time since then is a measurement: nothing of it has been forgiven
     blocks: Mapping[int, float] = {}  # since when it is in which section, by number
 
@@ -151,7 +151,7 @@ class HangWatch:
         for rank, sign in signs.items():
             self._note(rank, sign, now, is_whole=not is_long or gap < self._longest_gap_s(rank))
         if is_long and any(gap >= self._longest_gap_s(rank) for rank in signs):
-            self.forgive(now)  # who did not look may have been stopped together with the workers
+            self.forgive(now)  # an agent that did not look may have been stopped together with the workers
             return ()
         return tuple(silence for rank in signs for silence in self._overdue(rank, now))
 

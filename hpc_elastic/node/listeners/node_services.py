@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PACKAGE = "hpc_elastic"
 _HEALTH = logging.getLogger("hpc_elastic.node.listeners.health_check")
-_TIMERS = "hpc_elastic.timer"  # what it warns of the agent says itself
+_TIMERS = "hpc_elastic.timer"  # the agent itself reports the subjects of its warnings
 _QUICKEST_S = 0.05  # between two looks at a worker in state D
 _HELD_UP = 0.25  # part of the time in state D after which a turn of the agent counts as held up itself,
 _HELD_UP_S = 1.0  # and the least such time [s]

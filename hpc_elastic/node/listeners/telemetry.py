@@ -237,7 +237,7 @@ class NodeTelemetry(Telemetry):
             group, self._restarts, lambda: self._took_s, run_id=around.run_id, backend=around.backend
         )
         self._joining_at: float | None = None
-        self._stopping_at: float | None = None  # when the workers were told to end that are not gone yet
+        self._stopping_at: float | None = None  # when workers that are not gone yet were asked to end
         self._restarting_at: float | None = None
         self._state: WorkerState | None = None
         self._complained: set[str] = set()
@@ -249,7 +249,7 @@ class NodeTelemetry(Telemetry):
         self._has_stepped = False
         self._goodput: GoodputWatch | None = None
 
-    # what the agent tells
+    # the reports of the agent
 
     @contextmanager
     def step(self, step: AgentStep) -> Iterator[MeasuredStep]:
@@ -390,7 +390,7 @@ class NodeTelemetry(Telemetry):
             if close is not None:
                 self._safely(type(handler).__name__, close)
 
-    # how it is told
+    # their form
 
     def _restarts(self) -> int:
         """Return how often the workers were started again; the failure that no budget covers is none."""

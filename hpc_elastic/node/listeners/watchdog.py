@@ -100,7 +100,7 @@ class Watchdog:
         self.path = path
         self._run_id = run_id
         self._on_event = on_event
-        self._expired: dict[int, str] = {}  # scope of the timer, by the process group of who overstayed
+        self._expired: dict[int, str] = {}  # scope of the timer, by the process group of the late worker
         self._reap = reap
         self._server: FileTimerServer | None = None
 

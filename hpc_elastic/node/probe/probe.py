@@ -95,7 +95,7 @@ def measure(place: ProbedNode, options: ProbeOptions, clock: Clock) -> Measured:
     """Measure the cheap values; a value that cannot be measured is left out."""
     took_s = _listing_s(place.listed, clock)
     again_s = _listing_s(place.listed, clock) if took_s >= STUCK_S else None
-    temporary = place.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - what programs use
+    temporary = place.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - the default of programs
     disks = (_disk(place.run_dir, is_shared=True), _disk(temporary, is_shared=False))
     pattern = options.gpu_devices or NVIDIA
     return Measured(
@@ -163,7 +163,7 @@ class ProbedNode(NamedTuple):
     environ: Mapping[str, str]
     below_slurm: bool
     gpus: int | None  # that Slurm has promised this node; None if it says nothing
-    is_first: bool  # tells what all nodes find
+    is_first: bool  # tells the findings of all nodes
 
 
 class ProbingAgent(NamedTuple):
@@ -237,7 +237,7 @@ def run_program(argv: tuple[str, ...], timeout_s: float, place: ProbedNode, agen
         return Said(127, error.message)
     exit_code = _wait(process, agent.clock.monotonic() + timeout_s, agent)
     was_interrupted = exit_code is None and bool(agent.loop.signals)
-    process.signal_group(signal.SIGKILL)  # what it has left behind, too
+    process.signal_group(signal.SIGKILL)  # its descendants, too
     if exit_code is not None or _dies(process, agent):
         process.reap()
     return Said(exit_code, _tail(log), was_interrupted)

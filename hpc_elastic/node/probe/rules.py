@@ -50,21 +50,21 @@ class Measured(NamedTuple):
     workers: int  # on this node
     gpus_promised: int | None = None  # by Slurm; None if it did not say
     gpus_visible: str | None = None  # CUDA_VISIBLE_DEVICES
-    gpu_files: int | None = None  # device files there are; None if nobody looked
+    gpu_files: int | None = None  # device files there are; None: not looked for
     gpu_pattern: str = NVIDIA
     disks: tuple[Disk, ...] = ()
     look_s: float = 0.0  # time that a listing of the run directory took [s]
-    again_s: float | None = None  # and another one right after it [s]; None if nobody looked again
+    again_s: float | None = None  # and another one right after it [s]; None: there was none
     clock_went_back: bool = False
-    cpus: int = 0  # that this process may use; 0 if nobody looked
+    cpus: int = 0  # that this process may use; 0: not counted
     cpus_asked: int | None = None  # that the job has here
-    cpus_there: int = 0  # that the machine has; 0 if nobody looked
+    cpus_there: int = 0  # that the machine has; 0: not counted
 
 
 class NodeFinding(NamedTuple):
     """Something that is not as it should be."""
 
-    text: str  # what, its value, what is needed, what to do
+    text: str  # the quantity, its value, the need, the remedy
     is_fatal: bool  # the node stays out
     is_everywhere: bool = False  # all nodes find the same: one of them tells
 

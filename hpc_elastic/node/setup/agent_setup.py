@@ -77,8 +77,8 @@ class AgentParts(NamedTuple):
     services: Services = Services()  # watch over the workers where that is asked for
     telemetry: TelemetryMaker = tell_nobody
     hangs: HangOptions = HangOptions()  # how long workers may make no progress
-    environ: Mapping[str, str] = {}  # of this process, for what is started beside the workers
+    environ: Mapping[str, str] = {}  # of this process, for processes beside the workers
     budgets: RestartBudgets = RestartBudgets()  # of all causes but crashes, whose budget is the spec's
-    notices: Notices = NoNotices()  # what asks for a drain beside signals
+    notices: Notices = NoNotices()  # requests to drain, beside signals
     gpus: GpuSampler | None = None  # samples the use of the GPUs, if that is asked for
     unfit: Callable[[RunState], str] = is_fit  # asked before each rendezvous why this node must not join

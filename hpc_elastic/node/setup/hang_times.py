@@ -42,7 +42,7 @@ class HangOptions(NamedTuple):
     factor: float = 5.0  # learned: so often the longest silence so far,
     floor: float = 1800.0  # but never less than this [s],
     samples: int = 20  # and only after so many ticks
-    recheck: float = _RECHECK_S  # learned: who is somewhere else so much later is alive [s]
+    recheck: float = _RECHECK_S  # learned: a worker that is somewhere else so much later is alive [s]
 
     @property
     def is_off(self) -> bool:

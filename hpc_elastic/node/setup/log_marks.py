@@ -15,7 +15,7 @@ _GAP_S = 1.0  # between two marks without a cause
 _FRESH_S = 30.0  # a record that is read for the first time after a longer pause may be old
 _MOST_FILES = 256  # of workers, that are held open
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT  # read by the descriptor: the name may be another file's by now
-_MOST_READ = 4 * MOST_BYTES  # what is thinned at once [bytes]
+_MOST_READ = 4 * MOST_BYTES  # thinned at once [bytes]
 _NONE = -1
 
 
@@ -38,7 +38,7 @@ class LogMarks:
         self._length = 0  # of the file of marks
         self._round = self._first_rank = 0
         self._files: list[int] = []  # descriptors of the logs of the workers
-        self._told: tuple[int, ...] = ()  # what the newest mark tells
+        self._told: tuple[int, ...] = ()  # the content of the newest mark
         self._due_at = 0.0
         self._record, self._fresh, self._read_at = known(), False, clock.monotonic()
         self._looked_at = self._read_at

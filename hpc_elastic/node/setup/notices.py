@@ -151,7 +151,7 @@ class DrainFile:
         if now >= self._look_at and running is not None and is_proposer(running, node_id):
             self._look_at = now + self._interval
             try:
-                # nobody else is to end the run by putting a directory of his in the place of the run's
+                # no other user is to end the run with a directory in the place of the run's
                 names = list_plain(self._paths.root, links=True)
                 self._is_there = os.path.basename(self._paths.drain) in names
             except OSError:

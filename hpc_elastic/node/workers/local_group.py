@@ -87,10 +87,10 @@ class LocalGroup:
         self._logs: LogsSpecs | None = None
         self._stopping = False
         self._signalled = False
-        self._ended_well = False  # all by themselves, before they were told to
+        self._ended_well = False  # all by themselves, before a request to end
         self._gone = False
         self._outcome = Group.STOPPED  # when all are gone
-        self._until: float | None = None  # what the workers know of the end of their time
+        self._until: float | None = None  # the end of their time, as the workers know it
         self._stop_step: int | None = None  # that the workers know
         self._drain_at: float | None = None
         self._asked_to_rescue = False

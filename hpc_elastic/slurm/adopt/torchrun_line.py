@@ -27,7 +27,7 @@ _LAUNCHER = re.compile(
 )
 _OURS = re.compile(r"hpc[-_]elastic\s+run")
 _SRUN = re.compile(r"(?<![\w./-])srun(?=\s)")
-_START = re.compile(r"\s*(?:(?:\w+=\S*|time|nohup)\s+)*")  # what may stand before a command's name
+_START = re.compile(r"\s*(?:(?:\w+=\S*|time|nohup)\s+)*")  # words that may stand before a command's name
 _TALKS = (
     "echo",
     "printf",

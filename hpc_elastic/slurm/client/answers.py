@@ -130,7 +130,7 @@ class Form(NamedTuple):
 
 STATES = Form(("nodelist", "statecomplete", "reason"), is_long=True)
 OLD_STATES = Form(("nodelist", "statelong", "reason"), is_long=True)  # Slurm before 21.08: `down*`
-OFFERS = Form(("N", "P", "T", "f", "G"))  # name, partition, state, features, what else it has
+OFFERS = Form(("N", "P", "T", "f", "G"))  # name, partition, state, features, generic resources
 JOBS = Form(tuple(_COLUMNS.values()), is_long=True)
 COMMENTS = Form(("F", "k"))
 TASKS = Form(("F", "K", "T", "N", "r", "k"))  # array, index, state, nodes, reason, comment

@@ -92,7 +92,7 @@ _UNREACHABLE = re.compile(
 
 
 _WHAT_NODES_HAVE = 'sinfo -o "%P %D %c %m %G"'
-_WHERE_TO_LOOK = {  # a word of Slurm's refusal -> the command that shows what there is
+_WHERE_TO_LOOK = {  # a word of Slurm's refusal -> the command that lists the valid names
     "reservation": "scontrol show reservation",
     "feature": 'sinfo -o "%P %D %f"',
     "node name": "sinfo -N",
@@ -207,13 +207,13 @@ class Slurm:
         except OSError as error:
             raise SlurmCommandError(argv, 126, str(error)) from None
         if done.returncode != 0:
-            said = done.stderr.strip() or done.stdout  # scontrol ping tells there that nobody answers
+            said = done.stderr.strip() or done.stdout  # scontrol ping tells there that no slurmctld answers
             raise SlurmCommandError(argv, done.returncode, said.decode("utf-8", "replace"))
         return done.stdout.decode("utf-8", "replace")
 
     def _table(self, form: Form, *argv: str) -> list[tuple[str, ...]]:
         """Return the rows of a table that squeue or sinfo prints; raises UnclearAnswerError as well."""
-        mark = f"_{os.urandom(12).hex()}_"  # nobody can have put it into a name or a comment
+        mark = f"_{os.urandom(12).hex()}_"  # random: no name and no comment contains it
         output = self._run(*argv, "--noheader", form.option(mark), env=self._plain)
         return form.rows(output, mark, argv)
 
@@ -510,7 +510,7 @@ class SlurmByScript(Slurm):
     def __init__(self, job_info: str) -> None:
         super().__init__()
         self._job_info = job_info
-        self.asks: ExitCode | None = None  # what the script is to do
+        self.asks: ExitCode | None = None  # the task of the script
 
     def show_job(self, job_ref: str) -> dict[str, str]:
         """Return the fields of the job in that output.

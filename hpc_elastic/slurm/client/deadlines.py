@@ -28,7 +28,7 @@ CALM_S = 10.0  # to agree on a step and to finish it, before anything is saved
 WARNING_JITTER_S = 30.0  # slurmctld looks at limits every 30 s
 _DELAY_S = 5.0  # of a signal, and of the question how long there is
 SPARE = 1.25  # a save may take that much longer than it has been seen to take
-_SHARE = 4  # a drain before the limit takes at most this part of what was left when it was looked at
+_SHARE = 4  # a drain before the limit takes at most this part of the time left at the last look
 _UNITS = {"": 1, "sec": 1, "min": 60, "hour": 3600, "day": 86400}
 
 _ENDINGS = {

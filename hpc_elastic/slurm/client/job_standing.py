@@ -29,7 +29,7 @@ class JobFacts(NamedTuple):
     preempted: bool  # Slurm ended it to make room; not merely warned
     warned: bool = False  # its preemption has begun: it is in its grace, or was
     node_list: str = ""  # as Slurm writes it
-    held: bool = False  # it waits, and does not start before somebody releases it
+    held: bool = False  # it waits, and does not start before a user releases it
     granted_s: float | None = None  # from its start to its end, ahead while it runs; None: not known
 
     @property
@@ -127,7 +127,7 @@ _CAUSE_OF = {
     Standing.PREEMPTED: Cause.PREEMPTION,
     Standing.SCRIPT_DIED: Cause.LAUNCH_FAILURE,
 }
-_BY_SIGNAL = (Cause.PREEMPTION, Cause.TIME_LIMIT, None)  # what agents conclude from a signal alone
+_BY_SIGNAL = (Cause.PREEMPTION, Cause.TIME_LIMIT, None)  # the conclusions of agents from a signal alone
 
 
 def standing(job: JobFacts | None, restarts: int) -> Standing:

@@ -65,7 +65,7 @@ class Target(NamedTuple):
     """Whom a drill hits."""
 
     member: Member
-    rank: int | None  # of the worker, for what is done to one
+    rank: int | None  # of the worker, for a drill on one worker
 
     @property
     def agent(self) -> int:

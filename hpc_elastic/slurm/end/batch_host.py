@@ -26,7 +26,7 @@ from hpc_elastic.store import files
 
 LIMIT_S = 1800.0  # SlurmdTimeout is 300 s by default; sites raise it
 WATCH_S = 8.0  # the script counts every 2 s
-STAGGER_S = 20.0  # between one survivor and the next who takes over
+STAGGER_S = 20.0  # between one survivor and the next that takes over
 KILLED_STAGGER_S = 1.0  # the same where Slurm ends the job for want of its script: all die after KillWait
 ASKING = 2  # so many survivors ask Slurm whether it ends the job, while they watch the script
 _LOOK_S = 1.0  # between two looks at the run directory
@@ -54,7 +54,7 @@ def requeue_in_its_place(
     def handled() -> bool:
         try:
             state = read_state(paths)
-        except StoreError:  # away for a moment: so long nobody else is known to have done anything
+        except StoreError:  # away for a moment: meanwhile no other agent is known to have acted
             return False
         return state.requeued or state.epoch > start.epoch or state.ending is not None
 
@@ -69,7 +69,7 @@ def requeue_in_its_place(
     turn = clock.monotonic() + place * (KILLED_STAGGER_S if killed else STAGGER_S)
     while clock.monotonic() < turn and (killed or not handled()):
         clock.sleep(_LOOK_S)
-    # what another one has written down it may have been unable to do, with its node cut off from Slurm
+    # another agent may have recorded an act that failed, with its node cut off from Slurm
     if not handled() or (killed and _ends_for_its_script(slurm, start)):
         _finish(start, clock, say)
 

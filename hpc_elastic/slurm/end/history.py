@@ -28,7 +28,7 @@ HOW = "worker.tick(step), worker.should_stop() and worker.checkpoint_saved(step,
 
 SETUP = "setup"  # step of the lines that the user has given
 _SYNTAX = "syntax error"  # bash's word for a line, or a file that it reads, that it cannot make out
-_OWN_TRAP = "trap 'failed setup "  # is what bash ran last when it cannot make out a line of the script
+_OWN_TRAP = "trap 'failed setup "  # the last command of bash when it cannot make out a line of the script
 _BY_BASH = re.compile(r"^\S*: line \d+: ")
 _CANNOT_RUN, _NOT_FOUND = 126, 127
 _BY_SLURM = re.compile(  # slurmstepd begins its lines with its name, since Slurm 26.05 with the time
@@ -36,7 +36,7 @@ _BY_SLURM = re.compile(  # slurmstepd begins its lines with its name, since Slur
 )
 _MISSING = re.compile(r"(?:.* )?([^\s/:()]+): command not found")  # said of a program that was given no path
 _NO_PROGRAM = re.compile(r".*: (?:Permission denied|Is a directory)")  # other reasons of 126 may pass
-_OF_THE_NODE = ("module", "ml", ".", "source")  # what nodes are set up with differs, and may be mended
+_OF_THE_NODE = ("module", "ml", ".", "source")  # the software of nodes differs, and may be mended
 _MOST_WORDS = 200
 _UNREADABLE = "a line that bash cannot make out"
 FIX = "mend it in job.sbatch of the run directory, or submit a new run"

@@ -29,7 +29,7 @@ LOOK_S = 1.0  # how often it is seen whether the agent is held up, and for so lo
 _LONGEST_ASK_PAUSE_S = 10.0  # between questions to Slurm
 
 SOON = "StartTime=now+3"  # in the same second slurmd takes the new start's credential for a revoked one
-PATIENCE_S = 1800.0  # for slurmctld: nobody is served while it is away, and a failover takes minutes
+PATIENCE_S = 1800.0  # for slurmctld: no client is served while it is away, and a failover takes minutes
 _REFUSALS = 3  # so often Slurm must say no
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 15.0

@@ -65,7 +65,7 @@ _LOGS = "read the logs with 'hpc-elastic logs RUN_DIR'; the batch log is RUN_DIR
 _ENV = "give variables in env (the rest of your environment is passed on unless inherit_env is false)"
 _NOT_A_JOB = "it does not describe the job"
 
-# sbatch option -> (why it cannot be given, what to do instead)
+# sbatch option -> (reason of the refusal, option to use instead)
 OWNED = {
     "requeue": (
         _RESTARTS,

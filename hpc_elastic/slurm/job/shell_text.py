@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 COMMENT = "\x01"
 QUOTED = "\x02"
-SUBSTITUTED = "\x03"  # what stands in $(...), ${...} or backticks
+SUBSTITUTED = "\x03"  # stands for $(...), ${...} or backticks
 DOCUMENT = "\x04"  # the lines of a here-document
 _OPERATOR = re.compile(r";;|&&|\|\||(?<![<>])&(?!>)|(?<!>)\|&?|[;\n()]")
 _DOCUMENT = re.compile(r"<<-?[ \t]*(?:\"([^\"\n]+)\"|'([^'\n]+)'|\\?([\w.-]+))")

@@ -110,7 +110,7 @@ def size(value: object) -> object:
     """Check a size and keep it as it was written."""
     if value is not None:
         parse_size(value)
-    return None if value is None else str(value).strip()  # what was read has few digits
+    return None if value is None else str(value).strip()  # a number from a file has few digits
 
 
 def memory(value: object) -> object:

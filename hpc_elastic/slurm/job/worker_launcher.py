@@ -45,8 +45,8 @@ _WITH_COMMAND = {("accelerate", "launch"), ("tune", "run"), ("colossalai", "run"
 _STARTS_PROCESSES = {"srun": "which starts tasks itself", "mpirun": "which starts processes itself"}
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
 _SHELLS = ("bash", "sh", "dash", "zsh")
-_BEFORE = ("nohup", "time", "exec", "command", "--")  # what may stand before a program
-_WRAPPERS = {  # what runs a program that it is given, and how many words of its own come before that
+_BEFORE = ("nohup", "time", "exec", "command", "--")  # words that may stand before a program
+_WRAPPERS = {  # programs that run another one, and how many words of their own come before that
     **dict.fromkeys(
         ("env", "nice", "ionice", "setsid", "stdbuf", "timeout", "taskset", "chrt", "numactl"), 0
     ),

@@ -35,7 +35,7 @@ from hpc_elastic.text import count_text, for_shell, visible_lines
 
 REQUEUE_PAUSE_S = 1.0
 _LOOK_S = 0.1
-_REST_S = 2.0  # for what a slow reader has not taken when the run has ended, before its newest part is shown
+_REST_S = 2.0  # for a slow reader to take the rest when the run has ended, before the newest part is shown
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _OF_THE_RUN = re.compile(rb"\n(?:\[\d\d:\d\d:\d\d(?: local\d+)?\] |hpc_elastic|srun \(local\): )")
 _KILLED = 128  # exit codes from here on: ended by a signal
@@ -107,7 +107,9 @@ class LocalRunner:
         self._clock = clock
         self._job_id = f"{LOCAL_JOB}{os.getpid()}"
         self._bin = os.path.join(scratch, "bin")
-        self._script = os.path.join(scratch, os.path.basename(request.paths.script))  # nobody can exchange it
+        self._script = os.path.join(
+            scratch, os.path.basename(request.paths.script)
+        )  # no other user can exchange it
         self._ready = os.path.join(scratch, "srun.pid")
         self._end_file = os.path.join(scratch, "ended_by")
         self._journal = open_log(request.paths, "local")

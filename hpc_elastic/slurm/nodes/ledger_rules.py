@@ -120,7 +120,7 @@ def exclude(
     spare = 0 if wanted.features is None else beyond
     chosen, kept = [], []
     for host in mine:
-        if host not in fits:  # nobody misses it
+        if host not in fits:  # no start misses it
             chosen.append(host)
         elif back > 0 and (spare > 0 or host not in usable):
             chosen.append(host)

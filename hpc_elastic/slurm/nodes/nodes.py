@@ -56,7 +56,7 @@ class RequeueExclusion(NamedTuple):
 
     job_ref: str
     nodes: tuple[str, ...] | None = None  # all that are to be excluded; None: leave the job as it is
-    said: tuple[str, ...] = ()  # what is to be told about it
+    said: tuple[str, ...] = ()  # sentences about it, for people
     kept: tuple[str, ...] = ()  # all that are excluded already; another job in its place knows nothing of it
 
     def of(self, job_ref: str) -> RequeueExclusion:

@@ -34,10 +34,8 @@ class Folder(NamedTuple):
     """The content of a folder, by name, sorted."""
 
     runs: tuple[str, ...]  # this user's
-    foreign: dict[str, str]  # directories of other users with their owners, which nobody has looked into
-    trouble: str = (
-        ""  # why the folder cannot be listed, though it is there; empty: it can be, or is not there
-    )
+    foreign: dict[str, str]  # directories of other users with their owners; their content is not read
+    trouble: str = ""  # why a folder that is there cannot be listed; empty: it can be, or is not there
 
 
 def look_into(folder: str = RUNS_FOLDER) -> Folder:

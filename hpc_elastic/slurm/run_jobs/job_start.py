@@ -42,7 +42,7 @@ class Start(NamedTuple):
     nodes: int  # of the allocation as it was at the start
     local: bool
     srun_exit_code: int
-    is_submitted: bool = False  # the directory must hold what `submit` has put there
+    is_submitted: bool = False  # the directory must hold the files of `submit`
     end_file: str = ""  # see LOCAL_END
     task: TaskStart | None = None  # in array mode, where it is that of one task
     node_list: str = ""  # the nodes of the allocation as it was at the start, as Slurm writes them
@@ -91,7 +91,7 @@ class Ended(NamedTuple):
     code: int
     nodes: int  # for another srun; 0 unless the code says so
     state: RunState
-    next_job: str = ""  # what was queued to go on in the place of a task
+    next_job: str = ""  # the job that was queued to go on in the place of a task
 
 
 def with_own_submission(start: Start, records: list[Record]) -> Start:

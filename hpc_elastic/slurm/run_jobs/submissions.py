@@ -92,7 +92,7 @@ def _path(paths: RunPaths, number: int, suffix: str) -> str:
 class JobRecord(NamedTuple):
     """The content of such a file."""
 
-    token: Prose  # what the comment of the job starts with
+    token: Prose  # the beginning of the job's comment
     job_id: JobId = ""  # Slurm's id; empty as long as sbatch has not answered
     time: Prose = ""  # wall time for display
 

@@ -26,7 +26,7 @@ from hpc_elastic.slurm.job.values import number_text
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 FOLDERS = (_PACKAGE / "sbatch_templates", _PACKAGE.parent / "sbatch_templates")
-FUNCTIONS = "batch.sh"  # what the script calls; Slurm runs the same file on each node after its agent
+FUNCTIONS = "batch.sh"  # the script calls it; Slurm runs the same file on each node after its agent
 NAMES = {"step": "elastic.sbatch", "array": "array.sbatch"}
 
 EXPEDITE = "--requeue=expedite"  # before the requeue of the script's header, which it takes the place of

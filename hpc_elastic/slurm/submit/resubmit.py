@@ -118,7 +118,7 @@ def submit_link(request: SubmitRequest, link: Link, slurm: Slurm, *, dependency:
         SlurmError: Slurm is not there, refused, or does not answer.
     """
     is_first = submissions.announce_link(request.paths, link)
-    if not is_first:  # somebody who may have died before sbatch answered, or before it was called
+    if not is_first:  # another command that may have died before sbatch answered, or before it was called
         link = _announced(request.paths, link)
         found = [link.job_id] if link.job_id else slurm.jobs_with_comment(link.token)
         if found:

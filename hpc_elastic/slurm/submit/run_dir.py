@@ -73,7 +73,7 @@ def _check_above(root: str) -> list[str]:
     """Refuse a directory that anybody can exchange; warn of one that is shared with others."""
     try:
         found = above.refuse_open(root, "run_dir")
-    except OSError:  # what comes next tells what is wrong
+    except OSError:  # the next step tells the fault
         return []
     return [f"the run directory {root} is in a shared place: {above.shared_text(found)}"] if found else []
 
@@ -377,7 +377,7 @@ def _close(root: str) -> None:
         )
     if stat.S_IMODE(status.st_mode) != stat.S_IRWXU:
         os.chmod(root, 0o700)
-        _check_entries(root, os.listdir(root))  # nobody else can add to them any more
+        _check_entries(root, os.listdir(root))  # no other user can add to them any more
 
 
 def _user() -> str:
@@ -424,7 +424,7 @@ def read_spec(paths: RunPaths, by: object) -> JobSpec:
         RunDirError: it is missing or damaged, or holds fields that this version does not take.
         StoreError: the file system does not give it now.
     """
-    from hpc_elastic.slurm.job.spec import JobSpec  # noqa: PLC0415 - heavy; not for those who only look
+    from hpc_elastic.slurm.job.spec import JobSpec  # noqa: PLC0415 - heavy; not for commands that only look
 
     stored = _spec_in(paths)
     try:
@@ -513,7 +513,7 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def _unreadable(path: str, error: Exception) -> RunDirError | StoreError:
-    if isinstance(error, OSError) and error.errno in _MAY_PASS:  # whoever has time tries again
+    if isinstance(error, OSError) and error.errno in _MAY_PASS:  # a caller with time tries again
         return StoreError(f"{path} cannot be read now: {error.strerror}", errno=error.errno)
     what = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else f"is damaged: {error}"
     return RunDirError(

@@ -24,7 +24,7 @@ from hpc_elastic.slurm.run_jobs.submissions import read_submissions
 from hpc_elastic.slurm.watch.job_watch import ASK_TIMEOUT_S, JobWatch, Loop, WatchOptions, place_of
 
 PAUSES_S = (2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 60.0)  # between looks after a round has formed
-LONGEST_DELAY_S = 900.0  # of Slurm's own; a later start is somebody's wish
+LONGEST_DELAY_S = 900.0  # of Slurm's own; a later start is the wish of a user
 MOST = 64  # tasks in one look
 LOG_PATIENCE_S = 1.0  # Slurm may write why it ends a task a moment after it has put it back
 _LOG_PAUSE_S = 0.05

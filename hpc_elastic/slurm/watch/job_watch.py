@@ -116,7 +116,7 @@ class JobWatch:
         self._limit_at = math.inf  # when to look at the limit next, monotonic [s]
         self._first_at: float | None = None  # when the limit was looked at first, monotonic [s]
         self._began_at = clock.monotonic()  # the job has begun a little earlier
-        self._ends_at: float | None = None  # when the job ends, as was told last, monotonic [s]
+        self._ends_at: float | None = None  # when the job ends, by the newest notice, monotonic [s]
         self._first_signal_at: float | None = None  # of those that were no warning, monotonic [s]
         self._draining: set[str] = set()
 
@@ -194,7 +194,7 @@ class JobWatch:
                 self._close_question()
             now = self._clock.monotonic()
             if self._is_first and now >= self._limit_at:
-                self._limit_at = math.inf  # it may be told anew while Slurm is asked
+                self._limit_at = math.inf  # a new limit may come while Slurm is asked
                 look_at = self._look_at_limit()
                 self._limit_at = min(self._limit_at, look_at)
             if self._is_first and now >= nodes_at:
@@ -213,7 +213,7 @@ class JobWatch:
             return not self._is_closed
 
     def _tell(self, told: Notice) -> None:
-        with self._something:  # so that nobody is woken whose loop is gone
+        with self._something:  # so that no loop is woken that is gone
             if not self._is_closed:
                 self._loop.hear(told)
 
@@ -221,7 +221,7 @@ class JobWatch:
         with self._something:
             self._open_questions -= 1
             if not self._is_closed:
-                self._loop.wake()  # who waits for an answer learns that there is none
+                self._loop.wake()  # a drain that waits for an answer learns that there is none
 
     def _tell_why(self, signalled_at: float, is_warning: bool) -> None:  # noqa: FBT001 - a question's parts
         """Ask until the job's state shows the reason of the signal."""

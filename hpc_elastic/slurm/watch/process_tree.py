@@ -96,7 +96,7 @@ def run_apart(work: Callable[[int | None], int]) -> int:
     os.close(told)
     _leave(life, telling)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    code = 1  # that of Python, for an exception that nobody catches
+    code = 1  # that of Python, for an exception that is not caught
     try:
         code = work(telling)
     except SystemExit as ending:
@@ -157,7 +157,7 @@ def _note(_number: int, _frame: object) -> None:
 
 def _pass_on(agent: int, told: int, wakes: int) -> bytes:
     said, is_stopped = b"", False
-    pidfd = open_pidfd(agent)  # its pid may be another's while what it has left is still being ended
+    pidfd = open_pidfd(agent)  # its pid may be another's while its descendants are still being ended
     while True:
         ready = select.select([told, wakes], [], [])[0]
         if wakes in ready:

@@ -57,7 +57,7 @@ class PairLimits(NamedTuple):
     get: float = 5.0  # until a released lock is had
 
 
-_LONGEST_CACHE_S = 60.0  # nobody waits for what is cached longer
+_LONGEST_CACHE_S = 60.0  # the check does not wait for a longer one
 
 
 def limits_on(mount: Mount) -> PairLimits:
@@ -76,7 +76,7 @@ class PeerView(NamedTuple):
     clock_s: float | None = None  # its wall clock less the leader's [s]
     tried: str = ""  # its try at the lock that the leader held: `HELD`, `FREE`, or an error
     got: str = ""  # after the release: how long it took [ms], `NEVER`, or an error
-    silent_at: str = ""  # what it did not answer any more
+    silent_at: str = ""  # the question that it did not answer any more
 
 
 class PairProbe(NamedTuple):

@@ -47,7 +47,7 @@ class DirectoryProbe(NamedTuple):
     owner: int  # user id
     mode: int  # permissions
     space: Space
-    failures: Mapping[str, str]  # what was tried → why it does not work; empty if it does
+    failures: Mapping[str, str]  # operation → its failure; empty if all work
     create_s: float | None  # median time to create an empty file [s]
     list_s: float | None  # median time to list a directory of a few names [s]
 

@@ -31,9 +31,9 @@ from hpc_elastic.store.protocol import Store
 _HEAD = b"queue 1\n"
 
 logger = logging.getLogger(__name__)
-_WARN_AFTER_S = 10.0  # what is waited for longer was perhaps never set
+_WARN_AFTER_S = 10.0  # a key that is waited for longer was perhaps never set
 DEFAULT_TIMEOUT = timedelta(minutes=5)
-_PAUSE_SHARE = 0.1  # who waits while others write pauses for this share of the time waited ...
+_PAUSE_SHARE = 0.1  # a waiter pauses, while others write, for this share of the time waited ...
 _PAUSE_PER_NAME_S = 0.0005  # ... and no longer than this for each name in the directory
 
 
@@ -222,7 +222,7 @@ class KeyValueStore:
             was_there = before is not None
             return ChangeWish(b"", deleted=True) if was_there else None
 
-        # told before it is true, so that nobody takes a deletion for a value unread
+        # marked before the deletion, so that no reader takes it for a value unread
         self._store.mark(self._directory, kv_format.deleted_name(kv_format.encode_key(key_bytes(key))))
         self._update(key, end)
         return was_there

@@ -46,7 +46,7 @@ _SHOWN_KEYS = 16
 
 _LARGEST = 1 << 16  # values of more bytes are read again
 
-_UNSEEN = 0, None  # what is known of a key before its first version was seen
+_UNSEEN = 0, None  # knowledge of a key before its first version was seen
 _LOOKS = 12  # looks at a listing that cannot be right yet, before giving up ...
 _FIRST_PAUSE_S = 0.001  # ... the pauses between them double from here to 4 s in all
 
@@ -90,7 +90,7 @@ class Versions:
         encoded = encode_key(key)
         name = version_name(encoded, version)
         if not self._store.create(self._directory, name, encode_record(after)):
-            self._known.saw(encoded, version)  # whatever an old listing tells
+            self._known.saw(encoded, version)  # an old listing may tell less
             return None
         listing = self._look_for(encoded, version)
         if not self._counts(after, listing, me):
@@ -371,7 +371,7 @@ class KeyRecord(NamedTuple):
     version: int
     value: bytes
     deleted: bool
-    writers: Mapping[str, int]  # who wrote a version up to this one, and which was their latest
+    writers: Mapping[str, int]  # writers of versions up to this one, each with its latest
     forgotten: int  # of versions up to this one the writers may be missing
 
     def successor(self, value: bytes, *, deleted: bool, writer: str) -> KeyRecord:

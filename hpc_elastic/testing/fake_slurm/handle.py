@@ -176,7 +176,7 @@ class FakeSlurm(Waits):
         if self._short:
             shutil.rmtree(self._short, ignore_errors=True)
 
-    def __enter__(self) -> FakeSlurm:  # noqa: PYI034 - Python 3.10 has no Self, and nobody subclasses this
+    def __enter__(self) -> FakeSlurm:  # noqa: PYI034 - Python 3.10 has no Self, and this has no subclass
         self.start()
         return self
 
@@ -198,7 +198,7 @@ class FakeSlurm(Waits):
     @property
     def environ(self) -> dict[str, str]:
         """The environment of this process, outside of any job, in which the programs are found."""
-        found = _outside_of_jobs(os.environ)  # noqa: TID251 - what the programs of a test get
+        found = _outside_of_jobs(os.environ)  # noqa: TID251 - for the programs of a test
         found["PATH"] = f"{self.bin}{os.pathsep}{found.get('PATH', os.defpath)}"
         found["SLURM_CONF"] = os.path.join(self.directory, "slurm.conf")
         return found
@@ -264,7 +264,7 @@ class FakeSlurm(Waits):
             self.command("scancel", "--signal=KILL", name)
         self.wait_for(lambda: not self.command("squeue", "--noheader"), 60, "all jobs to end")
 
-    # What Slurm says
+    # The answers of Slurm
 
     def command(self, *argv: str) -> str:
         """Run one of Slurm's commands; returns its output, empty if it failed."""

@@ -51,7 +51,7 @@ from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, is_array, re
 from hpc_elastic.store.files import list_names
 from hpc_elastic.text import for_shell
 
-_AUTO_LEAST_S = 1800.0  # what hang_timeout = auto comes to at least
+_AUTO_LEAST_S = 1800.0  # the least that hang_timeout = auto comes to
 _LOOK_S = 0.2
 _TELL_S = 10.0  # between two lines about a job that waits
 _UNSURE_ERRORS = (UnsureError, SlurmTimeoutError)
@@ -433,7 +433,7 @@ def _let_go_on(run: RunFiles, striker: Striker, target: Target, blow: Blow | Non
     if blow is None:
         return
     course = _course(run, blow)
-    if course.noticed or course.overtaken:  # who went on is another one
+    if course.noticed or course.overtaken:  # the node that went on is another one
         return
     text = f"the drill is over: rank {target.rank} on {target.member.node} goes on, no agent had noticed"
     open_log(run.paths, LOGIN, Role.COMMAND).commit(lambda state: DrillCalledOff(state.epoch, blow.id, text))

@@ -55,7 +55,7 @@ class DoctorGroup(NamedTuple):
     rank: int
     node: str
     names: tuple[str, ...]
-    meeting: str  # the same for all of them, and for nobody else
+    meeting: str  # the same for all of them, and for no other process
 
 
 def doctor(
@@ -73,7 +73,7 @@ def doctor(
 
     Example: hpc-elastic doctor /scratch/me --nodes 2 -- -p short
     """
-    environ = os.environ  # noqa: TID251 - what Slurm says about this process
+    environ = os.environ  # noqa: TID251 - Slurm's variables of this process
     if directory is not None and not directory.strip():
         raise InputError("the name of the directory is empty", where="DIR", fix="name a directory")
     path = os.path.abspath(os.path.expanduser(directory or RUNS_FOLDER))

@@ -103,7 +103,7 @@ def _replace(script: str, text: str) -> None:
         )
     try:
         shutil.copy2(script, backup)
-        with open(script, "w", encoding="utf-8") as file:  # keeps what it is: mode, owner, links
+        with open(script, "w", encoding="utf-8") as file:  # keeps its mode, owner and links
             file.write(text)
     except OSError as error:
         raise InputError(

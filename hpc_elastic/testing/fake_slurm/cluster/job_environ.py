@@ -69,7 +69,7 @@ def of_job(world: World, job: Job, user: Mapping[str, str]) -> dict[str, str]:
     return found | _since_22(job) if world.settings.is_newer else found
 
 
-_YEAR_S = 365 * 86400.0  # what Slurm counts for no limit
+_YEAR_S = 365 * 86400.0  # Slurm's count for no limit
 
 
 def _since_22(job: Job) -> dict[str, str]:

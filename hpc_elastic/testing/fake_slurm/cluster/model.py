@@ -319,7 +319,7 @@ class Settings(NamedTuple):
     cpus: int = 8  # of each node
     grace: float = 30.0  # GraceTime of the partition low [s]; that of low0 is 0
     kill_wait: float = 30.0  # from SIGTERM to SIGKILL [s]
-    tracker: str = "cgroup"  # who gets signals: only the tasks (cgroup), or all below them (linuxproc)
+    tracker: str = "cgroup"  # receivers of signals: only the tasks (cgroup), or all below them (linuxproc)
     preempt: str = "REQUEUE"  # PreemptMode: REQUEUE, CANCEL or OFF
     user_signal: bool = False  # preempt_send_user_signal: a preempted job gets its --signal, not SIGTERM
     expedited_requeue: bool = False  # enable_expedited_requeue: jobs may ask for --requeue=expedite (26.05)
@@ -328,7 +328,7 @@ class Settings(NamedTuple):
     cred_expire: float = 120.0  # a requeued job waits one second longer than this [s], divided by speed
     speed: float = 60.0
     start_delay: float = 0.1  # from sbatch to the start of a job at the earliest [s]
-    version: str = "22.05"  # which release of Slurm it is: docs/slurm-versions.md tells what differs
+    version: str = "22.05"  # the release of Slurm: docs/slurm-versions.md lists the differences
 
     @property
     def is_newer(self) -> bool:

@@ -337,7 +337,7 @@ class Call(NamedTuple):
     environ: Mapping[str, str]
     cwd: str
     user: Mapping[str, str]  # USER, UID, GID
-    stdin: str | None = None  # what was read of it; None as long as nothing was
+    stdin: str | None = None  # its content; None before it is read
 
     @property
     def uid(self) -> int:

@@ -33,7 +33,7 @@ def _say(text: str, fd: int) -> None:
     while data:
         try:
             data = data[os.write(fd, data) :]
-        except OSError:  # nobody reads
+        except OSError:  # there is no reader
             return
 
 

@@ -119,7 +119,7 @@ class Controller:
         for key in sorted(ready, key=lambda key: id(key.fileobj) not in channels):
             try:
                 current = self._selector.get_key(key.fileobj)
-            except (KeyError, ValueError):  # ended by what came before
+            except (KeyError, ValueError):  # ended by an earlier step
                 continue
             current.data()
 
@@ -387,7 +387,7 @@ def main(directory: str, place: str, settings: Settings, clock: Clock) -> int:
         file.write(shown.config_text(World.new(settings)))
     server = socket.socket(socket.AF_UNIX)
     server.bind(place)
-    os.chmod(place, 0o600)  # whoever may connect can run programs as this user
+    os.chmod(place, 0o600)  # a client that may connect can run programs as this user
     server.listen(256)
     controller = Controller(directory, server, settings, clock)
     sys.stdout.write("ready\n")

@@ -90,7 +90,7 @@ class StepDaemon:
         return not left
 
     def _start(self, launch: Launch) -> None:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _RESET)  # what comes too early must not be lost
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _RESET)  # an early signal must not be lost
         pid = os.fork()
         if pid == 0:
             _become(launch)
