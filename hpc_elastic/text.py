@@ -36,10 +36,10 @@ def are_text(number: int, noun: str) -> str:
     return f"{count_text(number, noun)} {'is' if number == 1 else 'are'}"
 
 
-def few_text(names: Sequence[str], most: int = MOST_NAMES) -> str:
-    """Return names with commas between them; of more than `most` the first ones, and how many follow."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def few_text(names: Sequence[str]) -> str:
+    """Return names with commas between them; of many the first ones, and how many follow."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def last_words(output: str) -> str:

@@ -186,17 +186,16 @@ class Pace(NamedTuple):
         return max(0.0, 1 - self.training_s / self.seconds)
 
 
-def pace_of(series: Series, recent_s: float = RECENT_S) -> Pace | None:
+def pace_of(series: Series) -> Pace | None:
     """Return the recent pace of a run, None as long as it is not known.
 
     Args:
         series: its spans.
-        recent_s: length of that part, to the newest step [s].
     """
     if not series.progress:
         return None
     end, newest = series.progress[-1]
-    since = end - recent_s
+    since = end - RECENT_S
     first = next(((at, step) for at, step in series.progress if at >= since), series.progress[-1])
     spans = [span for span in series.spans if span.begin >= first[0] and span.begin < end]
     wall_s = sum(span.seconds for span in spans)

@@ -253,7 +253,7 @@ def is_half_saved(names: Iterable[str], step: int) -> bool:
     return bool(marks) and not whole
 
 
-def save_times(paths: RunPaths, newest: int = SAMPLES) -> list[float]:
+def save_times(paths: RunPaths) -> list[float]:
     """Return how long the newest saves have taken [s], each as long as its slowest rank.
 
     Reads one file per mark, so it is nothing for the agent's loop.
@@ -263,7 +263,7 @@ def save_times(paths: RunPaths, newest: int = SAMPLES) -> list[float]:
     """
     names = files.list_names(paths.checkpoints)
     taken: dict[tuple[int, int], float] = {}
-    marks = sorted(filter(None, map(parse_name, names)), reverse=True)[:newest]
+    marks = sorted(filter(None, map(parse_name, names)), reverse=True)[:SAMPLES]
     for mark in marks:
         took_s = _took(os.path.join(paths.checkpoints, encode_name(mark)))
         if took_s is not None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-FRESH_S = 10.0  # how old an answer may be
+FRESH_S = 10.0  # how old an answer may be [s]
 
 _BEGIN_S = 30.0  # until the runner of a run without Slurm has told its pid
 _LOOK_S = 0.05
@@ -407,13 +407,11 @@ class SharedLook(Slurm):
 
     Args:
         clock: tells how old an answer is.
-        fresh_s: how old it may be [s].
     """
 
-    def __init__(self, clock: Clock | None = None, fresh_s: float = FRESH_S) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
         super().__init__()
         self._clock = clock or SystemClock()
-        self._fresh_s = fresh_s
         self._answers: dict[str, _Answer] = {}
         self._trouble: tuple[float, SlurmError] | None = None  # when Slurm gave no answer, and why
 
@@ -426,12 +424,12 @@ class SharedLook(Slurm):
         asked = job_ref.partition("_")[0]
         now = self._clock.monotonic()
         known = self._answers.get(asked)
-        if known is None or now - known.at > self._fresh_s:
+        if known is None or now - known.at > FRESH_S:
             known = self._ask_anew(asked, now)
         return find(known.jobs, job_ref)
 
     def _ask_anew(self, asked: str, now: float) -> _Answer:
-        if self._trouble is not None and now - self._trouble[0] <= self._fresh_s:
+        if self._trouble is not None and now - self._trouble[0] <= FRESH_S:
             raise self._trouble[1]
         self._forget(now)
         try:
@@ -442,7 +440,7 @@ class SharedLook(Slurm):
         return known
 
     def _forget(self, now: float) -> None:
-        old = [name for name, answer in self._answers.items() if now - answer.at > self._fresh_s]
+        old = [name for name, answer in self._answers.items() if now - answer.at > FRESH_S]
         for name in old:
             del self._answers[name]
 

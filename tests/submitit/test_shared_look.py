@@ -56,7 +56,7 @@ class Counted(SharedLook):
     """
 
     def __init__(self, clock: FakeClock) -> None:
-        super().__init__(clock, 10.0)
+        super().__init__(clock)
         self.asked: list[str] = []
         self.is_away = False
 

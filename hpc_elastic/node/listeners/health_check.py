@@ -131,7 +131,7 @@ def create_healthcheck_server(alive_callback: AliveCallback, port: int, timeout:
 
 
 def health_check_from_env(
-    environ: Mapping[str, str], alive_callback: AliveCallback, timeout: int = DEFAULT_TIMEOUT_S
+    environ: Mapping[str, str], alive_callback: AliveCallback
 ) -> HealthCheckServer | None:
     """Return a server, not started yet, if the environment asks for one.
 
@@ -139,7 +139,6 @@ def health_check_from_env(
         environ: TORCHELASTIC_HEALTH_CHECK_PORT names the port; HPC_ELASTIC_HEALTH_CHECK_ADDRESS the
             address, by default this machine's own (``0.0.0.0``: any machine may ask).
         alive_callback: see `AliveCallback`.
-        timeout: how long the agent may show no progress [s].
     """
     value = environ.get(PORT_ENV)
     if value is None:
@@ -154,5 +153,5 @@ def health_check_from_env(
         return None
     address = environ.get(ADDRESS_ENV) or LOOPBACK
     if address == LOOPBACK:
-        return create_healthcheck_server(alive_callback, port, timeout)
-    return HealthCheckServer(alive_callback, port, timeout, address=address)
+        return create_healthcheck_server(alive_callback, port, DEFAULT_TIMEOUT_S)
+    return HealthCheckServer(alive_callback, port, DEFAULT_TIMEOUT_S, address=address)

@@ -42,7 +42,7 @@ _KILLED = 128  # exit codes from here on: ended by a signal
 _WITHOUT_EXPORT = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "TMPDIR", "TZ")
 
 
-def run_local(request: SubmitRequest, *, nodes: int, clock: Clock | None = None) -> int:
+def run_local(request: SubmitRequest, *, nodes: int) -> int:
     """Run a job in the foreground, over all its requeues. The run directory must exist.
 
     Ctrl-C has the workers save and stop; a second one ends everything at once.
@@ -50,13 +50,12 @@ def run_local(request: SubmitRequest, *, nodes: int, clock: Clock | None = None)
     Args:
         request: the submission.
         nodes: how many agents to start as nodes.
-        clock: for times shown to people.
 
     Returns:
         The exit code of the last start of the script.
     """
     with tempfile.TemporaryDirectory(prefix="hpc_elastic-local-") as scratch:
-        runner = LocalRunner(request, nodes, scratch, clock or SystemClock())
+        runner = LocalRunner(request, nodes, scratch, SystemClock())
         runner.announce()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED, signal.SIGCHLD})
         try:

@@ -64,7 +64,7 @@ def nearest(path: str) -> str:
     return place
 
 
-def probe_directory(path: str, *, clock: Clock | None = None) -> DirectoryProbe:
+def probe_directory(path: str) -> DirectoryProbe:
     """Try out a directory: a private subdirectory is made in it and taken away again.
 
     Raises:
@@ -76,7 +76,7 @@ def probe_directory(path: str, *, clock: Clock | None = None) -> DirectoryProbe:
     try:
         with private_directory(path) as private:
             failures = try_out(private, ALL)
-            create_s, list_s = _latencies(private, clock or SystemClock())
+            create_s, list_s = _latencies(private, SystemClock())
     except OSError as error:
         failures = {WRITE: error.strerror or str(error)}
     return DirectoryProbe(
