@@ -29,6 +29,7 @@ from tests.real_slurm.table_of_causes import EXPLAINED, Told, ToldRun
 _FINAL = {decision.value for decision in Decision}
 _QUIET_ENDINGS = ("", "done", "cancelled", "stopped")
 _WISHED = ("cancel", "stop")
+_BLAME = ("unfit", "taken", "setup")  # fields of a stop that are only set where a test has done that
 
 
 class Seen(NamedTuple):
@@ -185,6 +186,8 @@ def _fits_stop(one: Seen, stop: Mapping[str, Any], told: Told) -> bool:
         return True
     causes = {None if cause is None else cause.value for cause in told.causes}
     if stop["cause"] not in causes or (told.by and not stop.get(told.by)):
+        return False
+    if any(stop.get(field) for field in _BLAME if field != told.by):
         return False
     if told.at is None:
         return True
