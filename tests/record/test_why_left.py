@@ -72,10 +72,11 @@ def test_the_state_knows_the_newest_answer() -> None:
     [
         ("SIGTERM", "", TERM, SENT),
         ("", "", TERM, ""),
+        ("", "", Asked("SIGTERM", Answer.REQUEUES, "the job is requeued"), ""),
         ("", "", DENIED, SENT),
         ("", "the drain of n3 (x)", NO_SIGNAL, "the drain of n3 (x)"),
     ],
-    ids=["named", "signal alone", "the agents knew", "node drain"],
+    ids=["named", "signal alone", "no reason", "the agents knew", "node drain"],
 )
 def test_a_requeue_is_named_by_who_knew_most(signal: str, detail: str, asked: Asked, named: str) -> None:
     """The batch script asks Slurm after the agents; what it says in words decides nothing."""
