@@ -15,6 +15,12 @@ import sys
 from typing import NoReturn, TypedDict
 
 CLONE_NEWCGROUP = 0x02000000
+NEIGHBOURS = {"base_reachable_time_ms": "1000", "delay_first_probe_time": "1", "retrans_time_ms": "300"}
+"""How soon a node finds that a peer is gone: a connection to it fails after 3 s, not after 12 s.
+
+slurmctld (seen with 24.11.5) notes the answers to its pings together, when the last of them has come or
+failed. With 12 s that is later than SlurmdTimeout, 10 s here, and live nodes were taken for lost.
+"""
 
 
 class Plan(TypedDict):
@@ -42,6 +48,7 @@ def main(plan: Plan) -> NoReturn:
     socket.sethostname(plan["name"])
     set_up_network(plan["address"])
     mount_own_files(plan["hosts"])
+    notice_lost_peers_soon()
     if plan["cgroups"]:
         mount_own_cgroups(plan["cgroups"])
     print("ready", flush=True)
@@ -61,6 +68,13 @@ def mount_own_files(hosts: str) -> None:
     mount("-t", "sysfs", "sysfs", "/sys")
     mount("-t", "tmpfs", "-o", "mode=1777,size=512m", "tmpfs", "/dev/shm")  # noqa: S108
     mount("--bind", hosts, "/etc/hosts")
+
+
+def notice_lost_peers_soon() -> None:
+    """Have the kernel ask again soon for a peer that does not answer; needs the node's own /proc."""
+    for name, value in NEIGHBOURS.items():
+        with open(f"/proc/sys/net/ipv4/neigh/eth0/{name}", "w") as file:
+            file.write(value)
 
 
 def mount_own_cgroups(hierarchies: list[list[str]]) -> None:
