@@ -9,7 +9,8 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -120,18 +121,39 @@ def test_somebody_elses_link_is_refused(tmp_path: Path) -> None:
     assert "a symbolic link of nobody's" in refusal(link / "run").message
 
 
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """Return a new directory that other users can enter; those of pytest are closed."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
 @needs_root
-def test_a_directory_that_cannot_be_written_is_refused() -> None:
-    """Checked as a user without root's powers."""
+def test_a_directory_that_cannot_be_written_is_refused(open_path: Path) -> None:
+    """Checked as a user without root's powers; the way to it is named, as for a job file out of sight."""
+    closed, shut = open_path / "closed" / "j.toml", open_path / "shut.toml"
+    closed.parent.mkdir(mode=0o700)
+    for file in (closed, shut):
+        file.write_text("")
+    shut.chmod(0o600)
     code = (
         "import sys; from hpc_elastic.slurm.submit import run_dir\n"
-        "from hpc_elastic.errors import RunDirError\n"
+        "from hpc_elastic.errors import InputError, RunDirError\n"
         "import os; os.setuid(65534)\n"
         "for path in ('/usr/run', '/usr/share/a/b'):\n"
         "    try: run_dir.check(path, allow_local=True)\n"
-        "    except RunDirError as error: print(error.message)\n"
+        "    except RunDirError as error: print(error)\n"
+        "from hpc_elastic.slurm.job.job_file import read_job_file as job\n"
+        "for path in sys.argv[1:]:\n"
+        "    try: job(path)\n"
+        "    except InputError as error: print(error)\n"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    argv = [sys.executable, "-c", code, str(closed), str(shut)]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert "ask its owner, root, for access to /usr, or choose another --run-dir" in said
+    assert f"ask its owner, root, for access to {closed.parent}\n" in said
+    assert f"ask its owner, root, for access to {shut}\n" in said
     assert "the run directory /usr/run cannot be created: /usr is not writable" in said
     assert "/usr/share is not writable" in said
 

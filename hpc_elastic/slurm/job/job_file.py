@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hpc_elastic.errors import InputError
 from hpc_elastic.slurm.job import options
 from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.store.plain_file import read_given
+from hpc_elastic.store.plain_file import absence_fix, access_fix, read_given
 
 _TOML_READER = "tomllib" if sys.version_info >= (3, 11) else "tomli"  # the same module by two names
 _TABLES = ("sbatch", "env")
@@ -65,7 +65,7 @@ def read_job_file(path: str) -> JobFile:
         raise InputError(f"the job file {path} does not exist", where=path, fix=_missing_fix(path)) from None
     except OSError as error:
         raise InputError(
-            f"the job file cannot be read: {error.strerror}", where=path, fix="check the path"
+            f"the job file cannot be read: {error.strerror}", where=path, fix=_unread_fix(path, error)
         ) from None
     try:
         return JobFile(path, importlib.import_module(_TOML_READER).loads(text), text)
@@ -77,6 +77,12 @@ def read_job_file(path: str) -> JobFile:
         ) from None
     except ValueError as error:  # TOMLDecodeError
         raise _syntax_error(path, text, str(error)) from None
+
+
+def _unread_fix(path: str, error: OSError) -> str:
+    if isinstance(error, PermissionError):
+        return absence_fix(path, "") or access_fix(path, "r")
+    return "check the path"
 
 
 def _missing_fix(path: str) -> str:

@@ -158,7 +158,7 @@ def _check_parent(root: str, parent: str) -> None:
         raise RunDirError(
             f"the run directory {root} cannot be created: {parent} is not writable",
             where="run_dir",
-            fix=_OTHER_DIR,
+            fix=f"{access_fix(parent, 'wx')}, or {_OTHER_DIR}",
         )
 
 
