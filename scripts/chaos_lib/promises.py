@@ -28,13 +28,15 @@ from hpc_elastic.record.journal import (
 from hpc_elastic.record.state import NO_EPOCH, RunState
 from hpc_elastic.settings.setting import usual
 from hpc_elastic.settings.table import JobSettings
+from hpc_elastic.slurm.client.hostlist import expand
 
 SLACK_S = 1.0  # a round's checkpoint is chosen a moment before the round's record is written
 SECOND = 1.0  # the account of time is as exact as that [s]; submissions are recorded in whole seconds
 SAME_FAILURE = usual(JobSettings.same_failure)  # in a row, with nothing saved in between: enough to give up
 _ENDS = (RoundEnded, Drained, EpochStarted, RunEnded)
 _ENDING_ANYWAY = ("TIMEOUT", "PREEMPTED")  # Slurm's words for who is done while it is being ended
-_OURS = re.compile(r'File "[^"]*/hpc_elastic/(?:agent|cli|launch|rendezvous|slurm|store)[^"]*"')
+_KILLED = "0:9"  # Slurm's exit code of a script that got SIGKILL
+_OURS = re.compile(r'File "[^"]*/hpc_elastic/(?!frameworks/)[^"]*"')
 _TRACEBACK = "Traceback (most recent call last):\n"
 
 
@@ -176,9 +178,17 @@ def job(state: RunState, fields: dict[str, str]) -> list[str]:
     if state.ending is None:
         return []
     if state.ending.decision is Decision.DONE:
-        is_well = word == "COMPLETED" or (word in _ENDING_ANYWAY and code == "0:0")
+        is_well = (
+            word == "COMPLETED" or (word in _ENDING_ANYWAY and code == "0:0") or _has_lost_its_host(fields)
+        )
         return [] if is_well else [f"the run is done, but its job is {word} ({code})"]
     return [] if word in ("FAILED", "PENDING") else [f"the run has failed, but its job is {word} ({code})"]
+
+
+def _has_lost_its_host(fields: dict[str, str]) -> bool:
+    """Tell whether Slurm has killed the batch script with its node: no run can change that."""
+    nodes = expand(fields.get("NodeList", ""))
+    return fields.get("ExitCode") == _KILLED and bool(nodes) and fields.get("BatchHost") not in nodes
 
 
 def counts(records: Sequence[Record]) -> dict[str, int]:

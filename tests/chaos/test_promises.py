@@ -135,6 +135,9 @@ def test_a_run_without_an_ending_and_a_wrong_result_are_found() -> None:
     assert 1 == len(promises.result(state(GOOD), None, {"weights": 1}))
     assert 1 == len(promises.job(state(GOOD), {"JobState": "FAILED"}))
     assert 1 == len(promises.job(state(GOOD), {"JobState": "TIMEOUT", "ExitCode": "0:15"}))
+    killed = {"JobState": "FAILED", "ExitCode": "0:9", "BatchHost": "n1", "NodeList": "n[1-3]"}
+    assert 1 == len(promises.job(state(GOOD), killed))
+    assert [] == promises.job(state(GOOD), {**killed, "NodeList": "n[2-3]"})
 
 
 def test_what_is_left_behind_is_found(tmp_path: Path) -> None:
