@@ -272,9 +272,7 @@ _FAULTS = {
     "drill.a_run_that_never_saves_is_held": (
         _run(_stop(Cause.PREEMPTION, by="signal", least=3, most=3), ends=_HELD),
     ),
-    "drill.an_array_that_never_saves_is_held": (
-        _run(_stop(Cause.PREEMPTION, at=(0, 1), least=3, most=4), ends=_HELD),
-    ),
+    "drill.an_array_that_never_saves_is_held": (_run(_stop(Cause.PREEMPTION, least=3, most=4), ends=_HELD),),
     "drill.one_run_survives_each_drill": (
         _run(
             _stop(Cause.CRASH, at="node2", by="drill"),
