@@ -202,7 +202,7 @@ def progress_facts(
 
 
 def still_text(still_s: float) -> str:
-    """Return what it means that no step comes, for explain."""
+    """Return the meaning of steps that do not come, for explain."""
     return (
         f"no new step for about {span_text(still_s)}: a long save or validation, or a hang, "
         "which the agents find after hang_timeout"
