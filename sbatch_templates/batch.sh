@@ -285,11 +285,16 @@ tell_absent() {
 
 # Removes what this user's agents have left in the memory of this node: Slurm kills an agent together with its
 # guard, and a state that workers have kept may be large. An agent that lives holds a lock on its directory.
+# A directory kept-FROM-UNTIL-... is for the next start of its run, until its time is over.
 remove_left() {
-  local folder=/dev/shm/hpc_elastic-$EUID place pid
+  local folder=/dev/shm/hpc_elastic-$EUID place pid now
   [ ! -L "$folder" ] && [ -O "$folder" ] || return
+  printf -v now '%(%s)T' -1
   for place in "$folder"/*-*; do
     pid=${place##*/}
+    if [[ $pid =~ ^kept-([0-9]{1,18})-([0-9]{1,18})- ]]; then
+      if [ "${BASH_REMATCH[1]}" -le "$now" ] && [ "$now" -lt "${BASH_REMATCH[2]}" ]; then continue; fi
+    fi
     if [ ! -L "$place" ] && [ -O "$place" ] && [ ! -e "/proc/${pid%-*}" ]; then
       flock -n "$place" rm -rf -- "$place"
     fi

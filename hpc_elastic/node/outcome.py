@@ -15,6 +15,17 @@ if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.errors import FailureRecord, ProcessFailure
 
 
+_FOLLOWED = (
+    Cause.PREEMPTION,
+    Cause.REQUEUE,
+    Cause.TIME_LIMIT,
+    Cause.NODE_LOSS,
+    Cause.LAUNCH_FAILURE,
+    Cause.JOIN_TIMEOUT,
+    Cause.AGENT_ERROR,
+)
+
+
 class Outcome(NamedTuple):
     """How this agent's part of the run ended."""
 
@@ -23,6 +34,12 @@ class Outcome(NamedTuple):
     failure: dict[str, Any] | None = None
     result: RunResult = RunResult(WorkerState.STOPPED)
     error: Exception | None = None  # the error that ended it, where no worker did
+    cause: Cause | None = None  # of a start that is over, and no budget is spent; None: another end
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether another start of the run, or of this task, is to come, as far as this agent knows."""
+        return self.exit_code == ExitCode.REQUEUE and self.cause in _FOLLOWED
 
 
 FENCED = Outcome(ExitCode.FENCED, "a newer start of this run exists")
@@ -47,7 +64,9 @@ def outcome_of(state: RunState, values: Mapping[int, Any], failures: Mapping[int
     if cause is None:
         return Outcome(ExitCode.OK, "all workers of this node succeeded", None, _succeeded(values))
     code = ExitCode.OK if cause is Cause.STOP else ExitCode.REQUEUE  # the run is not to be requeued
-    return Outcome(code, _stopped_text(state, cause))
+    asked = state.drained or state.drain
+    is_spent = asked is not None and asked.budget is not None  # the run is held, or has failed
+    return Outcome(code, _stopped_text(state, cause), cause=None if is_spent else cause)
 
 
 def _stopped_text(state: RunState, cause: Cause) -> str:

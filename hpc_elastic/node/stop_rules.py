@@ -43,6 +43,7 @@ class DrainTimes(NamedTuple):
     # the time of critical sections when workers are ended for another reason
     critical: float = agents(JobSettings.critical_timeout)
     unasked: Unasked = Unasked()
+    rescues: bool = False  # workers that have not left near the end keep their state in the node's memory
 
     def of(self, cause: Cause) -> float:
         """Return the time for a cause [s]."""
@@ -196,6 +197,21 @@ def follow(
     if times.is_stop_given or explained.left_s is None:
         return progress
     return progress._replace(agreed=told(progress.agreed, now + explained.left_s, is_known=is_known))
+
+
+def is_rescue_due(progress: DrainProgress, times: DrainTimes, began: float, now: float) -> bool:
+    """Tell whether workers that have not left are to keep their state: a save may not end in time.
+
+    Args:
+        progress: of this node.
+        times: of this node's workers.
+        began: the beginning of the drain, monotonic [s].
+        now: monotonic time [s].
+    """
+    deadline = progress.deadline
+    if not times.rescues or deadline is None or progress.cause in _OF_USERS:
+        return False
+    return now >= max(deadline - RESCUE_S, (began + deadline) / 2)
 
 
 class DrainStep(NamedTuple):

@@ -186,6 +186,10 @@ class TimeToSave:
     critical_timeout = setting(
         SECONDS, None, "How long a failure elsewhere waits for critical sections of workers", 60.0, Agent()
     )
+    keep_in_memory = setting(
+        SECONDS, None, "How long states that workers have kept in the memory of their node stay there for "
+        "the next start of the job, where no checkpoint is as new; 0: they go with the agent", 0.0, Agent(),
+    )
     unasked = setting(
         UNASKED, None, "Workers that never ask whether to stop: term ends them at once, run-on lets them "
         "run until their time is up, signal:USR1 also sends them that signal first", "term", Agent(),

@@ -38,7 +38,7 @@ from hpc_elastic.record.run_directory import prepare_run_dir
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.run_jobs.may_start import admit, ended_text
 from hpc_elastic.start.meeting import LaunchOptions, OpenAgent, ended_before, rendezvous_of
-from hpc_elastic.start.scratch import scratch_directory
+from hpc_elastic.start.scratch import is_kept, own_folder, scratch_directory
 from hpc_elastic.start.without_script import finish_in_its_place, record_takeover
 from hpc_elastic.store.mount import mount_at, safe_lease
 from hpc_elastic.store.plain_file import open_to_append
@@ -82,6 +82,8 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None, guard: Guard | Non
         return ended.ending.exit_code if ended.ending else ExitCode.FAILED
     with open_agent(options, slurm, owns_process=True, guard=guard) as opened:
         outcome = opened.agent.run_to_end()
+        if options.keep_in_memory and outcome.is_followed:
+            _keep_state(options, opened)
         record_takeover(opened, outcome)
         code = _say_goodbye(options, outcome, opened)
         finish_in_its_place(options.paths, slurm.task if slurm else None, opened, outcome.exit_code)
@@ -125,6 +127,7 @@ def open_agent(
         log = AgentLog(SystemClock(), options.node, [agent_log, 2])
         options = _with_safe_lease(options, log)
         rendezvous = rendezvous_of(options, slurm, loop, log.say, root.check)
+        _take_over_state(options, scratch, log)
         log.marks = LogMarks(
             options.paths.log_times(options.node),
             agent_log,
@@ -147,7 +150,36 @@ def open_agent(
         agent = _build(options, rendezvous, loop, log, context)
         own_log = AgentLog(SystemClock(), options.node, [agent_log])
         own_log.marks = log.marks
-        yield OpenAgent(agent, rendezvous.run, loop, log, own_log, root, slurm is not None and not is_task)
+        has_peers = slurm is not None and not is_task
+        yield OpenAgent(agent, rendezvous.run, loop, log, own_log, root, scratch, has_peers)
+
+
+def _keep_state(options: LaunchOptions, opened: OpenAgent) -> None:
+    """Have the states in this node's memory stay for the next start, where no checkpoint is as new."""
+    from hpc_elastic.start import kept_state  # noqa: PLC0415 - only if it is asked for
+
+    mine = kept_state.Mine(options.run_id, options.paths, opened.run.node)
+    try:
+        made = kept_state.keep(opened.scratch, mine, SystemClock().wall(), options.keep_in_memory)
+    except (HpcElasticError, OSError) as error:
+        opened.log.say(f"no state stays in this node's memory: {' '.join(str(error).split())}")
+        return
+    if made is not None:
+        what = f"the state of step {made.step} ({made.size} bytes) stays in this node's memory"
+        opened.log.say(f"{what} for {options.keep_in_memory:g} s, for the next start")
+
+
+def _take_over_state(options: LaunchOptions, scratch: str, log: AgentLog) -> None:
+    """Take over the states that the last start of the run has kept in this node's memory, if any."""
+    folder = own_folder(scratch)
+    if not folder or not any(map(is_kept, os.listdir(folder))):
+        return
+    from hpc_elastic.start import kept_state  # noqa: PLC0415 - rare
+
+    mine = kept_state.Mine(options.run_id, options.paths, options.node)
+    found = kept_state.take_over(scratch, mine, SystemClock().wall())
+    if found is not None:
+        log.say(f"the last start has kept the state of step {found.step} in this node's memory")
 
 
 def _open_log(path: str) -> int:

@@ -182,6 +182,8 @@ class LaunchOptions(NamedTuple):
     keep_logs: int = agents(JobSettings.keep_logs)
     # seconds between two looks at the use of the GPUs; 0: none
     sample_gpus: float = agents(JobSettings.sample_gpus)
+    # seconds for which states in this node's memory stay for the next start; 0: they go
+    keep_in_memory: float = agents(JobSettings.keep_in_memory)
     preload: tuple[str, ...] = ()  # modules that are imported once on this node
     tracker_ids: bool = False  # trackers know the run again after each start
     probe: ProbeOptions = ProbeOptions()  # the checks of a node before it joins
@@ -197,4 +199,5 @@ class OpenAgent(NamedTuple):
     log: AgentLog
     own_log: AgentLog  # only the agent's file, not the console
     root: HeldRoot  # the run directory
+    scratch: str  # the agent's directory in the node's memory
     shares_console: bool = False  # with the agents on the other nodes of the same step

@@ -15,8 +15,12 @@ from typing import Any
 
 import pytest
 
+from hpc_elastic.clock import SystemClock
 from hpc_elastic.ids import Env
+from hpc_elastic.start.kept_state import RECORD, KeptState
+from hpc_elastic.start.scratch import MEMORY, folder_of, kept_name
 from hpc_elastic.testing.waiting import wait_until
+from hpc_elastic.typed_json import read
 from hpc_elastic.worker.channel import Channel
 from tests.frameworks import forked
 from tests.frameworks.ranks import REPOSITORY, RankServer
@@ -157,25 +161,40 @@ class Training:
         flags: of its agents.
         agents: how many there are.
         fails_at: a step at which rank 1 always fails.
+        is_held: saves after the first of a start wait until `let_save`.
     """
 
-    def __init__(self, place: Path, *flags: str, agents: int = 1, fails_at: int = -1) -> None:
+    def __init__(
+        self, place: Path, *flags: str, agents: int = 1, fails_at: int = -1, is_held: bool = False
+    ) -> None:
         self._place = place
         place.mkdir()
-        words = (
-            *flags,
-            "--preload",
-            "torch,torch._dynamo",
-            str(SCRIPT),
-            str(STEPS),
-            str(place),
-            str(fails_at),
-        )
-        argv = [sys.executable, "-m", "hpc_elastic", "run", *words]
+        if is_held:
+            (place / "held").touch()
+        words = ("--preload", "torch,torch._dynamo", str(SCRIPT), str(STEPS), str(place), str(fails_at))
+        self._flags, self._words, self._count = flags, words, agents
+        self.agents: list[subprocess.Popen[bytes]] = []
+        self.start()
+
+    def start(self, *flags: str) -> None:
+        """Start the agents, again if they have left; later flags count."""
+        argv = [sys.executable, "-m", "hpc_elastic", "run", *self._flags, *flags, *self._words]
         environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
         self.agents = [
-            subprocess.Popen(argv, cwd=place, env=environ, start_new_session=True) for _ in range(agents)
+            subprocess.Popen(argv, cwd=self._place, env=environ, start_new_session=True)
+            for _ in range(self._count)
         ]
+
+    def preempt(self) -> None:
+        """End the agents as Slurm does, and wait for their end."""
+        for agent in self.agents:
+            agent.send_signal(signal.SIGTERM)
+        for agent in self.agents:
+            assert agent.wait(LIMIT_S) not in (0, -signal.SIGKILL)
+
+    def let_save(self) -> None:
+        """Have saves wait no longer."""
+        (self._place / "held").unlink()
 
     def lines(self, rank: int) -> list[list[str]]:
         """Return what a rank has told."""
@@ -185,6 +204,20 @@ class Training:
     def starts(self, rank: int) -> list[list[str]]:
         """Return the starts of a rank: its first step and its process."""
         return [line[1:] for line in self.lines(rank) if line[0] == "start"]
+
+    def digests(self, kind: str) -> list[tuple[int, str]]:
+        """Return the steps that rank 0 has ``done`` or ``loaded``, with the checksums of its state then."""
+        return [(int(line[1]), line[2]) for line in self.lines(0) if line[0] == kind]
+
+    def wait_for_step(self, step: int) -> None:
+        """Wait until both ranks have just done a step."""
+        wait_until(
+            lambda: all(
+                [["done", str(step)]] == [line[:2] for line in self.lines(rank)[-1:]] for rank in (0, 1)
+            ),
+            f"step {step}",
+            timeout_s=LIMIT_S,
+        )
 
     def wait_for_start(self, count: int) -> None:
         """Wait until both ranks have started so often."""
@@ -218,7 +251,7 @@ def new_training(tmp_path: Path) -> Iterator[Callable[..., Training]]:
     """Return a function that starts a run; nothing is left of it afterwards."""
     made: list[Training] = []
 
-    def start(*flags: str, **options: int) -> Training:
+    def start(*flags: str, **options: Any) -> Training:
         made.append(Training(tmp_path / "disturbed", *flags, **options))
         return made[-1]
 
@@ -258,16 +291,42 @@ def test_the_same_failure_again_goes_back_to_the_checkpoint(new_training: Callab
     assert ["0", "10", "0"] == [step for step, _ in training.starts(1)]
 
 
-def test_a_lost_node_costs_one_step_at_most(new_training: Callable[..., Training], tmp_path: Path) -> None:
-    """Its agent and its worker are killed; the other node goes on alone from the state of its own worker."""
-    flags = ("--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "2", "--rdzv-id", "run")
-    training = new_training(*flags, "--rdzv-endpoint", str(tmp_path / "run"), agents=2)
-    training.wait_for_start(1)
-    lost = training.agents[1]
-    training.wait_for_lines(0, 20)
-    lost.kill()
+def kept_by(run: Path) -> list[Path]:
+    """Return the directories with states that agents of a run have kept in this machine's memory."""
+    records = Path(folder_of(MEMORY)).glob(f"kept-*/{RECORD}")
+    return [record.parent for record in records if read(KeptState, record.read_bytes()).run_dir == str(run)]
+
+
+def test_a_preemption_and_a_lost_node_cost_one_step_at_most(
+    new_training: Callable[..., Training], tmp_path: Path
+) -> None:
+    """Where the file system hangs as Slurm wants the nodes back, and later one of two agents is killed.
+
+    After the time for which states are kept the checkpoint counts, here the one of the second start.
+    """
+    run = tmp_path / "run"
+    flags = ("--nproc-per-node", "1", "--rdzv-id", "run", "--rdzv-endpoint", str(run))
+    more = ("--nnodes", "2", "--stop-timeout", "3", "--keep-in-memory", "300", "--max-restarts", "2")
+    training = new_training(*flags, *more, agents=2, is_held=True)
+    training.wait_for_step(30)
+    training.preempt()
+    assert 2 == len(kept_by(run / "run"))
+    training.start()
+    training.wait_for_step(50)
+    training.preempt()
+    now = SystemClock().wall()
+    for path in kept_by(run / "run"):
+        path.rename(path.with_name(kept_name(now - 60, now - 1)))
+    training.let_save()
+    told = len(training.lines(0))
+    training.start("--nnodes", "1:2")
+    training.wait_for_lines(0, told + 20)
+    assert [] == kept_by(run / "run")
+    training.agents[1].kill()
     assert 0 == training.wait()
-    _, (again, _) = training.starts(0)
-    told = training.lines(0)
-    before = [int(line[1]) for line in told[: told.index(["start", again, training.starts(0)[1][1]])]]
-    assert int(again) >= max(before) - 1 > 0
+    *before, again = [int(step) for step, _ in training.starts(0)]
+    assert [0, 30, 31] == before
+    done, loaded = training.digests("done"), training.digests("loaded")
+    assert [done[29], (31, done[30][1])] == loaded[1:3]
+    assert done[31:45] == done[50:64]
+    assert again >= done[-STEPS + again - 1][0] - 1 > 31

@@ -14,6 +14,7 @@ from hpc_elastic.node.spec import WorkerState
 from hpc_elastic.record.journal import (
     Answer,
     Asked,
+    Budget,
     Cause,
     Decision,
     Drained,
@@ -71,6 +72,15 @@ def test_who_was_asked_to_leave_has_not_failed() -> None:
         outcome = ended(cause, None)
         assert (code, WorkerState.STOPPED) == (outcome.exit_code, outcome.result.state)
         assert (None, None) == (outcome.failure, outcome.error)
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_another_start_follows_unless_a_user_has_ended_this_one(cause: Cause) -> None:
+    """Or the workers have, or a budget is spent."""
+    ends = (Cause.STOP, Cause.INTERRUPT, Cause.CANCEL, Cause.MEMBERSHIP, Cause.CRASH, Cause.HANG)
+    assert (cause not in ends) == ended(cause, None).is_followed
+    spent = Drained(E0, cause, None, "", budget=Budget.PREEMPTIONS)
+    assert not outcome_of(after(start(), formed(1), spent), {}, {}).is_followed
 
 
 @pytest.mark.parametrize(

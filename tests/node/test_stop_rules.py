@@ -13,6 +13,7 @@ from hpc_elastic.node.stop_rules import (
     Unasked,
     drain_step,
     heard,
+    is_rescue_due,
 )
 from hpc_elastic.record.journal import Asked, Cause, StopAgreed
 from hpc_elastic.record.state import RunState
@@ -55,6 +56,25 @@ def test_the_first_step_of_a_node_is_told_once(
     progress = DrainProgress(Cause.PREEMPTION, agreed=30.0, has_told=has_told)
     found = drain_step(progress, state, DrainTimes(), proposes=proposes, bound=bound, now=0.0)
     assert expected == found
+
+
+@pytest.mark.parametrize(
+    ("cause", "deadline", "rescues", "due_at"),
+    [
+        (Cause.PREEMPTION, 25.0, True, 15.0),
+        (None, 8.0, True, 4.0),
+        (Cause.PREEMPTION, 25.0, False, None),
+        (Cause.STOP, 25.0, True, None),
+        (Cause.PREEMPTION, None, True, None),
+    ],
+)
+def test_workers_keep_their_state_near_the_end_of_their_time(
+    cause: Cause | None, deadline: float | None, rescues: bool, due_at: float | None
+) -> None:
+    """If that is asked for, and another start follows; in a short time half of it is for the checkpoint."""
+    progress, times = DrainProgress(cause, requested=deadline), DrainTimes(rescues=rescues)
+    due = [second for second in range(30) if is_rescue_due(progress, times, 0.0, second)]
+    assert ([] if due_at is None else [*range(int(due_at), 30)]) == due
 
 
 def test_nothing_is_known_or_done_before_a_request() -> None:

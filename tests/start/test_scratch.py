@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import RunDirError
-from hpc_elastic.start.scratch import remove_left, scratch_directory
+from hpc_elastic.start.scratch import kept_name, remove_left, scratch_directory
 from tests.docs.pages import REPOSITORY
 
 EPILOG = REPOSITORY / "sbatch_templates" / "batch.sh"
@@ -154,9 +155,21 @@ def test_the_first_place_that_can_be_written_to_is_taken(tmp_path: Path) -> None
 
 @needs_memory
 def test_the_epilog_removes_what_agents_have_left_in_memory(tmp_path: Path) -> None:
-    """Slurm runs it on each node after it has killed an agent and its guard; the living keep theirs."""
+    """Slurm runs it on each node after it has killed an agent and its guard; the living keep theirs.
+
+    So does the next start, until the time of what is kept for it is over.
+    """
     left = left_by_a_dead_agent(Path("/dev/shm"))
     env = {"PATH": os.environ["PATH"], "HPC_ELASTIC_RUN_DIR": str(tmp_path / "none")}
+    now = SystemClock().wall()
+    kept, expired, future = (
+        folder(Path("/dev/shm")) / kept_name(now + begin, now + end)
+        for begin, end in ((-60, 600), (-60, -30), (600, 900))
+    )
     with named_for_the_dead(Path("/dev/shm")) as living:
+        for path in (kept, expired, future):
+            path.mkdir(0o700)
         subprocess.run(["/bin/bash", "-p", EPILOG], env=env, check=True)
         assert (False, True) == (left.exists(), living.exists())
+        assert [True, False, False] == [path.exists() for path in (kept, expired, future)]
+        kept.rmdir()

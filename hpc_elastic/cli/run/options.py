@@ -99,6 +99,7 @@ def drain_times_of(args: argparse.Namespace) -> DrainTimes:
         is_stop_given=is_given,
         critical=args.critical_timeout,
         unasked=_unasked_of(args.unasked),
+        rescues=args.keep_in_memory > 0,
     )
 
 
@@ -203,6 +204,7 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> RunPlan:
         tracker_ids=args.tracker_ids,
         keep_logs=args.keep_logs,
         sample_gpus=args.sample_gpus,
+        keep_in_memory=args.keep_in_memory,
         preload=preload_of(args),
     )
     return RunPlan(options, slurm, place, (*notes, *_use_env(args), *master_notes, *place.notes))

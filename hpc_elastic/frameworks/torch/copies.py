@@ -11,7 +11,6 @@ import math
 import mmap
 import os
 import pickle
-import struct
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -19,11 +18,10 @@ from typing import Any, NamedTuple
 
 from hpc_elastic.errors import DamagedError
 from hpc_elastic.frameworks.torch.train_state import Torch
+from hpc_elastic.record.memory_files import COPY_HEAD, COPY_MAGIC
 from hpc_elastic.store.plain_file import open_plain
 
 TOKEN_BYTES = 8  # of the random number of a run, which copies of other runs do not have
-_MAGIC = b"HPCECPY1"
-HEAD = struct.Struct("<8s8sQQQQQQQ")  # token, round, step, rank, ranks, place of the values, end, checksum
 TENSORS_AT = 4096  # where the tensors begin in a file
 _REPLICA = "-replica"  # ends the name of a copy that is of a rank on another node
 _ALIGNED = 64  # bytes: of the beginning of each tensor
@@ -133,7 +131,7 @@ def head_at(path: str) -> Copied | None:
     except OSError:
         return None
     try:
-        return copied_as(os.path.basename(path), os.pread(descriptor, HEAD.size, 0))
+        return copied_as(os.path.basename(path), os.pread(descriptor, COPY_HEAD.size, 0))
     except OSError:
         return None
     finally:
@@ -147,10 +145,10 @@ def copied_as(name: str, head: bytes) -> Copied | None:
         name: of its file.
         head: the first bytes of the file.
     """
-    if len(head) < HEAD.size:
+    if len(head) < COPY_HEAD.size:
         return None
-    magic, token, round_, step, rank, world, _, end, _ = HEAD.unpack(head)
-    return Copied(name, token.hex(), round_, step, rank, world, end) if magic == _MAGIC else None
+    magic, token, round_, step, rank, world, _, end, _ = COPY_HEAD.unpack(head)
+    return Copied(name, token.hex(), round_, step, rank, world, end) if magic == COPY_MAGIC else None
 
 
 def complete_sets(copies: Iterable[Copied], token: str) -> tuple[set[CopySet], set[CopySet]]:
@@ -192,7 +190,7 @@ class Slot:
             return
         descriptor = open_plain(self.path, os.O_RDWR | os.O_CREAT)
         try:
-            os.pwrite(descriptor, bytes(HEAD.size), 0)
+            os.pwrite(descriptor, bytes(COPY_HEAD.size), 0)
             try:
                 os.posix_fallocate(descriptor, 0, size)
             except OSError:
@@ -254,11 +252,11 @@ class Slot:
 
     def unseal(self) -> None:
         """Have the copy in the mapped file count no more."""
-        self._mapped()[: len(_MAGIC)] = bytes(len(_MAGIC))
+        self._mapped()[: len(COPY_MAGIC)] = bytes(len(COPY_MAGIC))
 
     def head(self) -> bytes:
         """Return the head of the copy in the mapped file."""
-        return self._mapped()[: HEAD.size]
+        return self._mapped()[: COPY_HEAD.size]
 
     def checksum(self, end: int) -> int:
         """Return the checksum of all behind the head."""
@@ -269,7 +267,7 @@ class Slot:
         """Make the copy count."""
         checksum = self.checksum(copied.size)
         facts = (copied.round, copied.step, copied.rank, copied.world_size, values_at, copied.size, checksum)
-        self._set_head(HEAD.pack(_MAGIC, bytes.fromhex(copied.token), *facts))
+        self._set_head(COPY_HEAD.pack(COPY_MAGIC, bytes.fromhex(copied.token), *facts))
 
     def accept(self, head: bytes) -> None:
         """Make a copy count that another rank has sent.
@@ -280,15 +278,15 @@ class Slot:
         Raises:
             DamagedError: the content in this file is another one.
         """
-        *_, end, checksum = HEAD.unpack(head)
+        *_, end, checksum = COPY_HEAD.unpack(head)
         if self.checksum(end) != checksum:
             raise DamagedError(f"its checksum does not fit: {self.path}")
         self._set_head(head)
 
     def _set_head(self, head: bytes) -> None:
         memory = self._mapped()
-        memory[len(_MAGIC) : HEAD.size] = head[len(_MAGIC) :]
-        memory[: len(_MAGIC)] = head[: len(_MAGIC)]
+        memory[len(COPY_MAGIC) : COPY_HEAD.size] = head[len(COPY_MAGIC) :]
+        memory[: len(COPY_MAGIC)] = head[: len(COPY_MAGIC)]
 
     def open(self) -> None:
         """Map the file of a copy, to be read.
@@ -322,8 +320,8 @@ class Slot:
             DamagedError: it is torn.
         """
         memory = self._mapped()
-        magic, *_, values_at, end, checksum = HEAD.unpack_from(memory)
-        is_whole = magic == _MAGIC and TENSORS_AT <= values_at <= end <= len(memory) and not end % _WORD
+        magic, *_, values_at, end, checksum = COPY_HEAD.unpack_from(memory)
+        is_whole = magic == COPY_MAGIC and TENSORS_AT <= values_at <= end <= len(memory) and not end % _WORD
         if not is_whole or self.checksum(end) != checksum:
             raise DamagedError(f"its checksum does not fit: {self.path}")
         found: Content = pickle.loads(memory[values_at:end])  # noqa: S301 - of this user alone, as `open` or the sender has checked

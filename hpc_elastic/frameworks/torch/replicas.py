@@ -15,10 +15,11 @@ from typing import Any
 
 from hpc_elastic.errors import DamagedError, HpcElasticError
 from hpc_elastic.frameworks.torch.background import Background
-from hpc_elastic.frameworks.torch.copies import HEAD, TENSORS_AT, Slot, copied_as, head_at, slot_name
+from hpc_elastic.frameworks.torch.copies import TENSORS_AT, Slot, copied_as, head_at, slot_name
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups
 from hpc_elastic.frameworks.torch.rescued import check_room, one_at_a_time
 from hpc_elastic.frameworks.torch.train_state import Torch
+from hpc_elastic.record.memory_files import COPY_HEAD
 
 logger = logging.getLogger(__name__)
 PIECE = 1 << 26  # bytes that are sent at once
@@ -157,8 +158,8 @@ class Replicas:
             RuntimeError: another rank is gone, or answers no more.
         """
         torch = self._lib.torch
-        head = bytes(HEAD.size) if slot is None or self._is_over else slot.head()
-        heads = {rank: torch.zeros(HEAD.size, dtype=torch.uint8) for rank in self._held}
+        head = bytes(COPY_HEAD.size) if slot is None or self._is_over else slot.head()
+        heads = {rank: torch.zeros(COPY_HEAD.size, dtype=torch.uint8) for rank in self._held}
         self._pass(torch.frombuffer(bytearray(head), dtype=torch.uint8), heads)
         told = {rank: bytes(one.tolist()) for rank, one in heads.items()}
         ends = {rank: one.size for rank, data in told.items() if (one := copied_as("", data)) is not None}

@@ -5,9 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pickle
-import re
 import shutil
-import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,14 +15,12 @@ from hpc_elastic.errors import DamagedError, InputError
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups
 from hpc_elastic.frameworks.torch.train_state import Torch, pickled, unpickled
 from hpc_elastic.processes.control_group import free_memory
+from hpc_elastic.record.memory_files import OWN, OWN_HEAD, RESCUED
 from hpc_elastic.store.plain_file import open_plain
 
 _LOCK = "rescue.lock"
 PRIVATE = ".part"  # ends the name of a file that is being written
 _SHARE = 0.5  # of the free memory that a state may take
-_NAME = re.compile(r"rescued-(\d+)-(\d+)-(\d+)-(\d+)-([01])")
-_OWN_NAME = re.compile(r"own-(\d+)-(\d+)-[01]")
-_HEAD = struct.Struct("<QQI")  # step, bytes, their checksum
 
 
 class NoRoomError(InputError):
@@ -59,7 +55,7 @@ def found_in(folder: str) -> list[Rescued]:
     return [
         Rescued(int(match[1]), int(match[2]), int(match[3]), int(match[4]), is_alike=match[5] == "1")
         for name in os.listdir(folder)
-        if (match := _NAME.fullmatch(name))
+        if (match := RESCUED.fullmatch(name))
     ]
 
 
@@ -71,7 +67,7 @@ def remove_others(folder: str, keep: Rescued | None) -> None:
         keep: the one; None: all are removed.
     """
     for name in os.listdir(folder):
-        state, own = _NAME.fullmatch(name.removesuffix(PRIVATE)), _OWN_NAME.fullmatch(name)
+        state, own = RESCUED.fullmatch(name.removesuffix(PRIVATE)), OWN.fullmatch(name)
         if state is None and own is None:
             continue
         is_kept = keep is not None and (name == keep.file_name or (own and int(own[1]) == keep.round))
@@ -127,7 +123,7 @@ class OwnFile:
         before, turn = self._newest
         turn = turn if step == before else 1 - turn
         self._newest = step, turn
-        content = _HEAD.pack(step, len(data), zlib.crc32(data)) + data
+        content = OWN_HEAD.pack(step, len(data), zlib.crc32(data)) + data
         if os.pwrite(self._descriptors[turn], content, 0) != len(content):
             raise OSError(f"no room for {len(content)} bytes: {self._paths[turn]}")
 
@@ -136,7 +132,7 @@ def owns_in(folder: str, state: Rescued) -> dict[int, bytes]:
     """Return the values of single ranks that belong to a state, by rank, from files of this user's."""
     found: dict[int, bytes] = {}
     for name in os.listdir(folder):
-        match = _OWN_NAME.fullmatch(name)
+        match = OWN.fullmatch(name)
         if match is None or int(match[1]) != state.round:
             continue
         try:
@@ -145,10 +141,10 @@ def owns_in(folder: str, state: Rescued) -> dict[int, bytes]:
             continue
         with open(descriptor, "rb") as file:
             content = file.read()
-        if len(content) < _HEAD.size:
+        if len(content) < OWN_HEAD.size:
             continue
-        step, size, checksum = _HEAD.unpack_from(content)
-        data = content[_HEAD.size : _HEAD.size + size]
+        step, size, checksum = OWN_HEAD.unpack_from(content)
+        data = content[OWN_HEAD.size : OWN_HEAD.size + size]
         if step == state.step and len(data) == size and zlib.crc32(data) == checksum:
             found[int(match[2])] = data
     return found

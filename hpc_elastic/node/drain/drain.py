@@ -22,6 +22,7 @@ from hpc_elastic.node.stop_rules import (
     end_of_drain,
     end_of_round,
     follow,
+    is_rescue_due,
 )
 from hpc_elastic.node.workers.local_group import LocalGroup
 from hpc_elastic.paths import RunPaths
@@ -87,6 +88,8 @@ class LocalDrain:
         self._group.request_drain(self._run.now)
         if self.deadline is not None:
             self._group.set_until(self.deadline)
+            if is_rescue_due(self._progress, self._times, self._run.drain_began, now):
+                self._group.is_rescuing(now, self.deadline)
 
     def step(self, now: float) -> None:
         """Take the next step of the protocol; never blocks."""

@@ -138,7 +138,7 @@ class Leaving:
         if state.ending is not None or state.drained is not None:
             return outcome_of(state, {}, {})
         others = "no other node is left" if state.deserted else "the others go on without it"
-        return Outcome(ExitCode.REQUEUE, f"{why}; {others}")
+        return Outcome(ExitCode.REQUEUE, f"{why}; {others}", cause=cause)
 
     def out_of_touch(self, error: Exception) -> Outcome:
         """Leave without a record of it; workers that still run are ended."""

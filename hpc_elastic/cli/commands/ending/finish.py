@@ -60,6 +60,10 @@ def main(argv: Sequence[str]) -> int:
     if ended.code == ExitCode.RELAUNCH:
         sys.stdout.write(f"{ended.nodes}\n")
         sys.stdout.flush()
+    if ended.state.ending is not None:
+        from hpc_elastic.start.kept_state import remove_of  # noqa: PLC0415 - at the end of a run
+
+        remove_of(paths)
     _tell_the_end(ended.state, start)
     if arguments.notify_webhook or arguments.notify_command:
         _send_message(arguments, finish, start, ended)
