@@ -13,6 +13,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from hpc_elastic.cli.job_help import HelpAll
 from hpc_elastic.cli.parameters import offered
 from hpc_elastic.errors import InputError
 from hpc_elastic.settings.setting import LINES, NAMES, OPTIONS, VARIABLES, Setting
@@ -23,6 +24,8 @@ from hpc_elastic.slurm.job.spec import JobSpec
 _OPTIONS = tuple(row for name, row in JOB.items() if name != "command")  # which stands behind --
 _PAIRS = (OPTIONS, VARIABLES)
 _REPEATED = (*_PAIRS, NAMES, LINES)
+
+_HELP_ALL = inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll)
 
 JobFileArgument = Annotated[
     Optional[str],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
@@ -46,10 +49,11 @@ def with_job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def wrapper(**arguments: Any) -> Any:
+        del arguments[_HELP_ALL.name]
         given = {field: arguments.pop(field) for field in job}
         return command(given=given_fields(given), **arguments)
 
-    everything = [*parameters, *job.values()]
+    everything = [*parameters, _HELP_ALL, *job.values()]
     wrapper.__signature__ = inspect.Signature(everything)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in everything}
     del wrapper.__wrapped__

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
+from typer.core import TyperCommand
 
 from hpc_elastic import __version__
 from hpc_elastic.cli import usage
@@ -36,7 +37,7 @@ def app_for(words: Sequence[str]) -> typer.Typer:
     )
     app.callback()(_options)
     for name in [name for name in words[:1] if name in COMMANDS] or COMMANDS:
-        app.command(name, rich_help_panel=COMMANDS[name].panel)(_for_typer(name))
+        app.command(name, rich_help_panel=COMMANDS[name].panel, cls=_kind_of(name))(_for_typer(name))
     app.command("version", rich_help_panel=COMMANDS["doctor"].panel)(version)
     for passed in (run_one_agent, finish):
         name = "run" if passed is run_one_agent else passed.__name__
@@ -44,6 +45,14 @@ def app_for(words: Sequence[str]) -> typer.Typer:
             passed
         )
     return app
+
+
+def _kind_of(name: str) -> type[TyperCommand]:
+    if not COMMANDS[name].takes_job:
+        return TyperCommand
+    from hpc_elastic.cli.job_help import JobCommand  # noqa: PLC0415 - for two commands
+
+    return JobCommand
 
 
 def _for_typer(name: str) -> Callable[..., object]:
@@ -166,7 +175,8 @@ def _help(words: Sequence[str]) -> int:
     app = app_for(named)
     entry = _entry(app, named[0], option) if named and option else ()
     if entry:
-        say(f"{entry[0]}\n  {entry[1]}\n\nall options: hpc-elastic {named[0]} --help")
+        every = "--help-all" if COMMANDS[named[0]].takes_job else "--help"
+        say(f"{entry[0]}\n  {entry[1]}\n\nall options: hpc-elastic {named[0]} {every}")
         return ExitCode.OK
     app(args=[*named, "--help"], prog_name="hpc-elastic", standalone_mode=False)
     return ExitCode.OK

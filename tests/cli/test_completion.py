@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from hpc_elastic.cli.job_help import FIRST
+from hpc_elastic.cli.main import main
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.settings.table import JOB
 from tests.cli.recorded_runs import paths
 
 __all__ = ["paths"]
@@ -78,3 +82,18 @@ def test_help_of_a_command_fits_80_columns(command: str) -> None:
     assert shown[0] == shown[1]
     assert f"hpc-elastic {command}" in shown[0]
     assert max(map(len, shown[0].splitlines())) <= 80
+
+
+def test_the_help_of_a_job_names_ten_options_and_all_others_when_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each name is whole at 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    entry = re.compile(r"^  (?:-\w, )?(--[a-z0-9-]+)", re.MULTILINE)
+    assert 0 == main(["submit", "--help"])
+    short = set(entry.findall(capsys.readouterr().out))
+    assert 0 == main(["submit", "--help-all"])
+    whole = set(entry.findall(capsys.readouterr().out))
+    flags = {row.flag for name, row in JOB.items() if name != "command"}
+    assert flags <= whole
+    assert {JOB[name].flag for name in FIRST} == flags & short

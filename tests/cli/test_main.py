@@ -56,7 +56,7 @@ def test_a_plain_command_imports_nothing_heavy(words: list[str], tmp_path: Path)
 
 def test_help_groups_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     """Every panel is there, and the worker command in the usage line."""
-    assert 0 == main(["submit", "--help"])
+    assert 0 == main(["submit", "--help-all"])
     shown = capsys.readouterr().out
     for words in (
         "[-- COMMAND...]",

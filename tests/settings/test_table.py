@@ -114,7 +114,8 @@ def test_submit_has_an_option_for_every_row() -> None:
     def command(given: dict[str, Any]) -> None:
         """Take what is given."""
 
-    parameters = inspect.signature(with_job_options(command)).parameters
+    parameters = dict(inspect.signature(with_job_options(command)).parameters)
+    del parameters["help_all"]
     assert [name for name in JOB if name != "command"] == list(parameters)
     for name, parameter in parameters.items():
         option = parameter.annotation.__metadata__[0]
@@ -229,7 +230,7 @@ assert 7 == parser().parse_args([*agent_flags(spec), "train.py"]).max_pauses
 assert 5 == parser().parse_args(["train.py"]).max_pauses
 assert "how often it may pause (default: 5)" in " ".join(parser().format_help().split())
 assert "max_pauses" in HpcElasticExecutor._valid_parameters()
-sys.exit(app.run(["submit", "--help"]))
+sys.exit(app.run(["submit", "--help-all"]))
 """
 
 

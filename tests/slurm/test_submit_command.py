@@ -283,7 +283,9 @@ def test_a_run_directory_in_use_names_both_ways_on(
 
 def test_a_run_is_resumed_by_its_directory(workdir: Path, slurm_dir: StandIn, capsys: Capture) -> None:
     """With the next number; logs of the first start stay."""
-    main(["submit", *GOOD, "--run-dir", "r", *WORKER])
+    capsys.readouterr()
+    assert 0 == main(["submit", *GOOD, "--run-dir", "r", "--parsable", *WORKER])
+    assert "1000\n" == capsys.readouterr().out
     (workdir / "r" / "slurm-1000.out").write_text("words")
     slurm_dir.set_state("1000", "TIMEOUT")
     capsys.readouterr()

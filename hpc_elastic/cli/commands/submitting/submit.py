@@ -10,7 +10,7 @@ import typer
 
 from hpc_elastic.cli.job_options import JobFileArgument, job_spec
 from hpc_elastic.cli.parameters import named
-from hpc_elastic.cli.run_argument import AsJson, find_run
+from hpc_elastic.cli.run_argument import find_run
 from hpc_elastic.cli.say import hand_out, say, say_aside
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError
@@ -49,6 +49,8 @@ SkipTest = Annotated[
         help="Do not ask Slurm beforehand (sbatch --test-only, the partition's time limit).",
     ),
 ]
+Json = Annotated[bool, typer.Option("--json", help="Print the facts as JSON, for programs.")]
+Parsable = Annotated[bool, typer.Option("--parsable", help="Print the job id alone, for scripts.")]
 
 
 def submit(  # noqa: PLR0913 - one parameter per option of the command line
@@ -59,7 +61,8 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
     resume: Resume = None,
     local: Local = None,
     skip_sbatch_test: SkipTest = False,  # noqa: FBT002
-    json: AsJson = False,  # noqa: FBT002
+    json: Json = False,  # noqa: FBT002
+    parsable: Parsable = False,  # noqa: FBT002
 ) -> int:
     """Queue a training run that survives preemption, requeue and node loss.
 
@@ -70,10 +73,13 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
     The same can be written in a job file: hpc-elastic submit train.toml
     """
     command: tuple[str, ...] = context.obj or ()
-    if json and (dry_run or local is not None):
+    if json and parsable:
+        raise InputError("--json prints the job id, too", where="--parsable", fix="give one of both")
+    flag = "--json" if json else "--parsable"
+    if (json or parsable) and (dry_run or local is not None):
         other = "--dry-run" if dry_run else "--local"
-        raise InputError(f"{other} queues nothing", where="--json", fix=f"leave out --json or {other}")
-    tell = _tell_programs if json else _tell
+        raise InputError(f"{other} queues nothing", where=flag, fix=f"leave out {flag} or {other}")
+    tell = _tell_programs if json else _tell_scripts if parsable else _tell
     if resume is not None:
         _refuse_with_resume(job_file, given, command)
         with named("--resume"):
@@ -126,8 +132,9 @@ def _resume(paths: RunPaths, local: int | None, *, dry_run: bool, tell: _Tell) -
         )
     if local is None and not was_local(root):
         return _resume_in_slurm(root, dry_run=dry_run, tell=tell)
-    if tell is _tell_programs:
-        raise InputError("this run goes on here, without Slurm", where="--json", fix="leave out --json")
+    if tell is not _tell:
+        flag = "--json" if tell is _tell_programs else "--parsable"
+        raise InputError("this run goes on here, without Slurm", where=flag, fix=f"leave out {flag}")
     wanted = _submitter().next_request(root)
     nodes = local or wanted.spec.node_range.high
     validate.check_local_nodes(wanted.spec, nodes)
@@ -200,6 +207,12 @@ def _tell(queued: Submitted) -> None:
     say(f"  hpc-elastic status {root}")
     say(f"  hpc-elastic logs -f {root}")
     say(f"  hpc-elastic stop {root}")
+
+
+def _tell_scripts(queued: Submitted) -> None:
+    if queued.trouble:
+        _warn([queued.trouble])
+    hand_out(f"{queued.job_id}\n")
 
 
 def _tell_programs(queued: Submitted) -> None:
