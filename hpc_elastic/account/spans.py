@@ -202,7 +202,7 @@ class _Walk:
         self._reached: int | None = None  # newest step of the newest round
         self._spans: list[Span] = []
         self._stops: list[Stop] = []
-        self._followed = 0  # the first of the stops that the newest round has followed
+        self._followed = range(0)  # places of the stops that the newest round has followed
         self._starts: list[StartFacts] = []
         self._progress: list[tuple[float, int]] = []
         self._total: int | None = None
@@ -457,14 +457,15 @@ class _Walk:
         self._note_saved(None if entry.checkpoint is None else step)
         start = self._start
         self._update_start(rounds=start.rounds + 1, began=step if start.began is None else start.began)
-        self._followed = len(self._stops)
-        while self._followed and self._stops[self._followed - 1].resumed is None:
-            self._followed -= 1
-            self._stops[self._followed] = self._resumed(self._stops[self._followed], entry, step)
+        first = len(self._stops)
+        while first and self._stops[first - 1].resumed is None:
+            first -= 1
+            self._stops[first] = self._resumed(self._stops[first], entry, step)
+        self._followed = range(first, len(self._stops))
 
     def _began(self, step: int) -> None:
         """Note the step that the newest round went on from; it may be newer than its checkpoint."""
-        for place in range(self._followed, len(self._stops)):
+        for place in self._followed:  # not one that came before the first step of the round
             self._stops[place] = self._stops[place]._replace(resumed=step)
         if self._start.rounds == 1:
             self._update_start(began=step)
@@ -507,7 +508,7 @@ class _Walk:
 
     def _ended(self, time: float, record: Record, entry: RunEnded) -> None:
         if self._stops and self._stops[-1].resumed is None:
-            self._stops[-1] = stops.ended(self._stops[-1], entry, self._state)
+            self._stops[-1] = stops.ended(self._stops[-1], record, self._state)
         rest = Bucket.NOTICING
         if record.role is not Role.AGENT:  # the agents have not written how their round ended
             rest = Bucket.DOWN

@@ -18,7 +18,9 @@ from hpc_elastic.record.journal import (
     NodeLeft,
     NodeTaken,
     Note,
+    Record,
     Requeued,
+    Role,
     RunEnded,
     SetupFailure,
 )
@@ -131,18 +133,23 @@ def explained(stop: Stop, after: RunState) -> Stop:
     return stop._replace(cause=drain.cause, asker=who_asked(after, drain.cause))
 
 
-def ended(stop: Stop, entry: RunEnded, before: RunState) -> Stop:
+def ended(stop: Stop, record: Record, before: RunState) -> Stop:
     """Return a stop with which the run has ended; a signal that Slurm did not explain was then the cancel.
+
+    A job that was back in the queue when its user cancelled it had stopped for another reason. A script that
+    finds its job cancelled has recorded its requeue, but the job has not come back.
 
     Args:
         stop: as it is known so far.
-        entry: the ending.
+        record: the ending.
         before: the run before it.
     """
+    is_cancel = isinstance(record.entry, RunEnded) and record.entry.decision is Decision.CANCELLED
     request = before.drain or before.drained
     asked = NO_SIGNAL if request is None else request.asked
-    is_open = bool(asked.signal) and asked.answer is not Answer.CONFIRMS
-    if entry.decision is not Decision.CANCELLED or stop.cause is not Cause.PREEMPTION or not is_open:
+    is_back = asked.answer is Answer.REQUEUES or (before.requeued and record.role is Role.COMMAND)
+    is_open = bool(asked.signal) and asked.answer is not Answer.CONFIRMS and not is_back
+    if not is_cancel or stop.cause is not Cause.PREEMPTION or not is_open:
         return stop
     return stop._replace(cause=Cause.CANCEL, asker=Asker())
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from hpc_elastic.account.account import account_of
+from hpc_elastic.account.facts import Doing, WorkFact
 from hpc_elastic.account.spans import History
 from hpc_elastic.account.stops import Stop
 from hpc_elastic.record.journal import (
@@ -47,12 +50,13 @@ LEAVE = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "", EPOCH, asked=SIGT
 ELASTIC = EpochStarted(EPOCH, "7", NODES)  # of an array, which has no batch host
 
 
-def stops(*entries: Entry) -> list[Stop]:
-    """Return the stops of a run by its records, one each second."""
+def stops(*entries: Entry, facts: Sequence[WorkFact] = (), ender: Role = Role.SCRIPT) -> list[Stop]:
+    """Return the stops of a run by its records, one each second; `ender` writes its end."""
     records = [
-        Record(number, float(number), "n1", entry, Role.AGENT) for number, entry in enumerate(entries, 1)
+        Record(number, float(number), "n1", entry, ender if isinstance(entry, RunEnded) else Role.AGENT)
+        for number, entry in enumerate(entries, 1)
     ]
-    return [one.stop for one in account_of(History(records)).stops]
+    return [one.stop for one in account_of(History(records, facts)).stops]
 
 
 def text(stop: Stop) -> str:
@@ -72,6 +76,37 @@ def test_a_run_cancelled_in_the_grace_of_a_preemption_was_preempted() -> None:
     said = DrainExplained(EPOCH, Cause.PREEMPTION, "preempted", answer=Answer.CONFIRMS)
     (stop,) = stops(STARTED, FIRST, LEAVE, said, RunEnded(Decision.CANCELLED, 1, "cancelled", None))
     assert Cause.PREEMPTION is stop.cause
+
+
+@pytest.mark.parametrize(
+    ("answer", "back", "ender", "cause"),
+    [
+        (Answer.REQUEUES, (), Role.COMMAND, Cause.PREEMPTION),
+        (None, (Requeued(EPOCH, Cause.PREEMPTION),), Role.COMMAND, Cause.PREEMPTION),
+        (None, (Requeued(EPOCH, Cause.PREEMPTION),), Role.SCRIPT, Cause.CANCEL),
+    ],
+    ids=["back by Slurm", "back by its script", "never back"],
+)
+def test_a_run_cancelled_in_the_queue_had_stopped_for_another_reason(
+    answer: Answer | None, back: tuple[Entry, ...], ender: Role, cause: Cause
+) -> None:
+    """A script that wants to put its job back may find it cancelled; that is no queue."""
+    said = () if answer is None else (DrainExplained(EPOCH, Cause.PREEMPTION, "requeued", answer=answer),)
+    way = (LEAVE, *said, Drained(EPOCH, Cause.PREEMPTION, None, "", asked=SIGTERM), *back)
+    (stop,) = stops(STARTED, FIRST, *way, RunEnded(Decision.CANCELLED, 1, "cancelled", None), ender=ender)
+    assert cause is stop.cause
+
+
+def test_a_preemption_before_the_first_step_is_one_stop_that_no_round_has_followed() -> None:
+    """The workers tell the step that they go on from after Slurm has asked for their nodes."""
+    lines = [
+        WorkFact(1, Doing.STARTED, 2.1, 2.1, "n1.1", 2),
+        WorkFact(1, Doing.STEP, 3.5, 3.5, "n1.1", 3, 1, began=0),
+    ]
+    (stop,) = stops(
+        STARTED, FIRST, LEAVE, Drained(EPOCH, Cause.PREEMPTION, 1, "", asked=SIGTERM), facts=lines
+    )
+    assert (1, None, True) == (stop.step, stop.resumed, stop.left)
 
 
 def test_the_answer_of_slurm_is_the_cause_before_the_nodes_have_left() -> None:
