@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ import pytest
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import RunDirError
+from hpc_elastic.start.kept_state import RECORD, KeptState
 from hpc_elastic.start.scratch import kept_name, remove_left, scratch_directory
 from tests.docs.pages import REPOSITORY
 
@@ -157,7 +160,8 @@ def test_the_first_place_that_can_be_written_to_is_taken(tmp_path: Path) -> None
 def test_the_epilog_removes_what_agents_have_left_in_memory(tmp_path: Path) -> None:
     """Slurm runs it on each node after it has killed an agent and its guard; the living keep theirs.
 
-    So does the next start, until the time of what is kept for it is over.
+    So does the next start, until the time of what is kept for it is over. The record of another run has the
+    agents that start on this machine meanwhile leave it.
     """
     left = left_by_a_dead_agent(Path("/dev/shm"))
     env = {"PATH": os.environ["PATH"], "HPC_ELASTIC_RUN_DIR": str(tmp_path / "none")}
@@ -167,9 +171,16 @@ def test_the_epilog_removes_what_agents_have_left_in_memory(tmp_path: Path) -> N
         for begin, end in ((-60, 600), (-60, -30), (600, 900))
     )
     with named_for_the_dead(Path("/dev/shm")) as living:
-        for path in (kept, expired, future):
+        made = living.with_name(f"made{os.getpid()}")
+        made.mkdir(0o700)
+        other = KeptState("other", str(tmp_path / "other"), "n1", 1, 0, 1, 1, (), now - 60, now + 600)
+        (made / RECORD).write_text(json.dumps(other._asdict()))
+        made.rename(kept)
+        for path in (expired, future):
             path.mkdir(0o700)
-        subprocess.run(["/bin/bash", "-p", EPILOG], env=env, check=True)
-        assert (False, True) == (left.exists(), living.exists())
-        assert [True, False, False] == [path.exists() for path in (kept, expired, future)]
-        kept.rmdir()
+        try:
+            subprocess.run(["/bin/bash", "-p", EPILOG], env=env, check=True)
+            assert (False, True) == (left.exists(), living.exists())
+            assert [True, False, False] == [path.exists() for path in (kept, expired, future)]
+        finally:
+            shutil.rmtree(kept)
