@@ -143,7 +143,9 @@ def test_status_tells_that_no_steps_come() -> None:
     series = Series(spans, (), (), ticks=True, progress=((BEGAN, 1), (BEGAN + 100.0, 21)), current=21)
     account = Account(100.0, {Bucket.TRAINING: 100.0}, 1.0, 1.0, 0, (), (), (), series)
     (told,) = progress_facts(account, None, None, NewestStep(21, 60.0))
-    assert still_text(60.0).startswith("no new step for about 1 min 0 s: a long save")
+    assert still_text(60.0, "20m").startswith("no new step for about 1 min 0 s: a long save")
+    assert still_text(60.0, "20m").endswith("which the agents find after 20m (hang_timeout)")
+    assert still_text(60.0, "off").endswith("which no agent finds (hang_timeout = off)")
     assert "step 21; no new step for about 1 min 0 s; 12 steps/min over 1 min 40 s" in told[1]
 
 

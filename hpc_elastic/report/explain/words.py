@@ -201,12 +201,19 @@ def progress_facts(
     return facts
 
 
-def still_text(still_s: float) -> str:
-    """Return the meaning of steps that do not come, for explain."""
-    return (
-        f"no new step for about {span_text(still_s)}: a long save or validation, or a hang, "
-        "which the agents find after hang_timeout"
-    )
+def still_text(still_s: float, limit: str = "") -> str:
+    """Return the meaning of steps that do not come, for explain.
+
+    Args:
+        still_s: for about how long [s].
+        limit: the run's `hang_timeout`; empty: not known.
+    """
+    found = {
+        "": "which the agents find after hang_timeout",
+        "auto": "which the agents find after half an hour at the earliest (hang_timeout = auto)",
+        "off": "which no agent finds (hang_timeout = off)",
+    }.get(limit, f"which the agents find after {limit} (hang_timeout)")
+    return f"no new step for about {span_text(still_s)}: a long save or validation, or a hang, {found}"
 
 
 def step_text(account: Account) -> str:

@@ -48,8 +48,8 @@ def _of_writer(paths: RunPaths, name: MemberName, beat_at: float) -> float | Non
     path = os.path.join(paths.account, f"{name.node}.log")
     step = name.rank_steps[0]
     try:
-        since_s = beat_at - os.stat(path).st_ctime
         facts = parse_facts(read(path) or b"")
+        since_s = beat_at - os.stat(path).st_ctime  # later: NFS asks the server only as it opens the file
     except OSError:
         return None
     lines = [one for one in facts if (one.round, one.agent) == (name.round, name.node_id)]

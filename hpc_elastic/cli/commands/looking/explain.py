@@ -55,7 +55,9 @@ class Looked(NamedTuple):
         headline = f"{self.run.name}: {self.where.text}"
         damaged = [", ".join(trouble(self.run.paths)) for trouble in (identity_trouble, spec_trouble)]
         stopped = [f"{each}; {LET_GO_ON}" for each in stopped_texts(self.run.state)]
-        first = [*filter(None, damaged), *stopped, *([still_text(self.still_s)] if self.still_s else [])]
+        limit = str(self.run.spec.get("hang_timeout") or "auto") if self.run.spec else ""
+        still = [still_text(self.still_s, limit)] if self.still_s else []
+        first = [*filter(None, damaged), *stopped, *still]
         goes_on = not first and not self.needs_help and self.where.phase in GOES_ON
         lines = explanation_lines(self.facts, headline, [*first, *self.then], goes_on=goes_on)
         return [visible(line) for line in lines]
