@@ -22,6 +22,7 @@ from hpc_elastic.record.checkpoints import newest_step
 from hpc_elastic.record.journal import Record, RoundFormed
 from hpc_elastic.record.memory_files import HEAD_BYTES, step_in
 from hpc_elastic.record.run_log import read_records
+from hpc_elastic.settings.setting import LONGEST_S
 from hpc_elastic.start.scratch import (
     MEMORY,
     folder_of,
@@ -99,7 +100,7 @@ def keep(scratch: str, mine: Mine, now: float, seconds: float) -> KeptState | No
         scratch: the agent's directory in the node's memory.
         mine: the agent.
         now: by the clock of this node [s since the epoch].
-        seconds: for how long the states stay.
+        seconds: for how long the states stay; infinite: as long as any time may be.
 
     Raises:
         OSError: there is no room for the record, or the directory is gone; then nothing stays.
@@ -121,7 +122,7 @@ def keep(scratch: str, mine: Mine, now: float, seconds: float) -> KeptState | No
         max(found.values()),
         tuple(KeptFile(name, os.stat(os.path.join(scratch, name)).st_size) for name in sorted(found)),
         now,
-        now + seconds,
+        now + min(seconds, LONGEST_S),
     )
     descriptor = os.open(os.path.join(scratch, RECORD), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "wb") as file:

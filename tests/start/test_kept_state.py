@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from hpc_elastic.record.checkpoints import MarkName, write_mark
 from hpc_elastic.record.journal import Entry
 from hpc_elastic.record.memory_files import COPY_HEAD, COPY_MAGIC, OWN_HEAD
 from hpc_elastic.record.run_log import open_log
+from hpc_elastic.settings.setting import LONGEST_S
 from hpc_elastic.start import kept_state
 from hpc_elastic.start.kept_state import RECORD, KeptState, Mine
 from hpc_elastic.start.scratch import folder_of, scratch_directory
@@ -48,7 +50,7 @@ class World:
         """Mark a checkpoint in files."""
         write_mark(self.mine.paths, MarkName(step, 1, 0, 1), None, 1)
 
-    def leave(self, now: float = NOW) -> KeptState | None:
+    def leave(self, now: float = NOW, stays_s: float = STAYS_S) -> KeptState | None:
         """Be the agent of a start that leaves states of the steps 30 and 20; return their record."""
         with scratch_directory([str(self.place)]) as scratch:
             head = COPY_HEAD.pack(COPY_MAGIC, bytes(8), 1, 20, 0, 3, 0, 0, 0)
@@ -57,7 +59,7 @@ class World:
             Path(scratch, "own-1-0-0").write_bytes(OWN_HEAD.pack(30, 0, 0))
             for name in ("copy-0123abcd-0-1", "own-1-0-1", "1.0", "rescue.lock", f"{RESCUED}.part"):
                 Path(scratch, name).write_bytes(b"")
-            return kept_state.keep(scratch, self.mine, now, STAYS_S)
+            return kept_state.keep(scratch, self.mine, now, stays_s)
 
     def next_start(self, now: float = NOW + 60, mine: Mine | None = None) -> list[str]:
         """Be the agent of the next start; return the states in its directory."""
@@ -87,6 +89,14 @@ def test_the_next_start_takes_over_what_the_last_one_has_kept(world: World) -> N
     assert 0o700 == kept.stat().st_mode & 0o777
     assert [COPY, "own-1-0-0", RESCUED] == world.next_start()
     assert [] == os.listdir(world.place)
+
+
+def test_states_may_stay_without_a_limit(world: World) -> None:
+    """Of the user's; the name of their directory needs one."""
+    made = world.leave(stays_s=math.inf)
+    assert made is not None
+    assert NOW + LONGEST_S == made.until
+    assert [COPY, "own-1-0-0", RESCUED] == world.next_start()
 
 
 def test_only_states_that_are_newer_than_the_checkpoint_stay(world: World) -> None:
