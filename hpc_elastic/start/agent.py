@@ -165,8 +165,8 @@ def _keep_state(options: LaunchOptions, opened: OpenAgent) -> None:
         opened.log.say(f"no state stays in this node's memory: {' '.join(str(error).split())}")
         return
     if made is not None:
-        what = f"the state of step {made.step} ({made.size} bytes) stays in this node's memory"
-        opened.log.say(f"{what} for {options.keep_in_memory:g} s, for the next start")
+        where = f"in this node's memory for {options.keep_in_memory:g} s, for the next start"
+        opened.log.say(f"left {where}: {made.text} ({made.size} bytes)")
 
 
 def _take_over_state(options: LaunchOptions, scratch: str, log: AgentLog) -> None:
@@ -179,7 +179,7 @@ def _take_over_state(options: LaunchOptions, scratch: str, log: AgentLog) -> Non
     mine = kept_state.Mine(options.run_id, options.paths, options.node)
     found = kept_state.take_over(scratch, mine, SystemClock().wall())
     if found is not None:
-        log.say(f"the last start has kept the state of step {found.step} in this node's memory")
+        log.say(f"left by the last start in this node's memory: {found.text}")
 
 
 def _open_log(path: str) -> int:

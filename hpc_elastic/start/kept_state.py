@@ -20,7 +20,7 @@ from hpc_elastic.errors import DamagedError, HpcElasticError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import newest_step
 from hpc_elastic.record.journal import Record, RoundFormed
-from hpc_elastic.record.memory_files import HEAD_BYTES, step_in
+from hpc_elastic.record.memory_files import HEAD_BYTES, OWN, step_in
 from hpc_elastic.record.run_log import read_records
 from hpc_elastic.settings.setting import LONGEST_S
 from hpc_elastic.start.scratch import (
@@ -58,7 +58,7 @@ class KeptState(NamedTuple):
         round: the newest one of the run.
         formed: checksum of the record of this round, which a run that was begun anew does not have.
         world_size: ranks of this round.
-        step: the newest one in the files.
+        step: of the newest state in the files; without one that of the values of single ranks.
         files: the files.
         at: the end of the agent, by the clock of this node [s since the epoch].
         until: when the files may be removed, by the same clock.
@@ -81,6 +81,14 @@ class KeptState(NamedTuple):
     def size(self) -> int:
         """The size of all files [bytes]."""
         return sum(file.size for file in self.files)
+
+    @property
+    def text(self) -> str:
+        """The content for people: beside the values of single ranks the state may be on another node."""
+        has_state = any(OWN.fullmatch(file.name) is None for file in self.files)
+        return (
+            f"{'the state' if has_state else 'values of single ranks, without a state,'} of step {self.step}"
+        )
 
 
 class Mine(NamedTuple):
@@ -119,7 +127,7 @@ def keep(scratch: str, mine: Mine, now: float, seconds: float) -> KeptState | No
         newest.number,
         _checksum(newest),
         newest.workers,
-        max(found.values()),
+        max([step for name, step in found.items() if OWN.fullmatch(name) is None] or found.values()),
         tuple(KeptFile(name, os.stat(os.path.join(scratch, name)).st_size) for name in sorted(found)),
         now,
         now + min(seconds, LONGEST_S),

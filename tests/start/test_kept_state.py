@@ -99,6 +99,19 @@ def test_states_may_stay_without_a_limit(world: World) -> None:
     assert [COPY, "own-1-0-0", RESCUED] == world.next_start()
 
 
+def test_values_of_single_ranks_alone_are_not_called_a_state(world: World) -> None:
+    """The ranks of another node may have kept it; none of it may be there."""
+    with scratch_directory([str(world.place)]) as scratch:
+        Path(scratch, "own-1-0-0").write_bytes(OWN_HEAD.pack(31, 0, 0))
+        made = kept_state.keep(scratch, world.mine, NOW, STAYS_S)
+    assert made is not None
+    assert "values of single ranks, without a state, of step 31" == made.text
+    world.next_start()
+    again = world.leave()
+    assert again is not None
+    assert "the state of step 30" == again.text
+
+
 def test_only_states_that_are_newer_than_the_checkpoint_stay(world: World) -> None:
     """After a drain with its checkpoint nothing does."""
     world.save(20)
