@@ -65,6 +65,7 @@ class World:
     def tell(self, number: int, *, asks_now: bool = False) -> None:
         """Take note of a report."""
         (self.taken_back if asks_now else self.told).append(number)
+        self.run.state = state_of(STARTED, ROUND, NeverAsked(number, asks_now))
 
     def look(self, after_s: float = 0.0, status: Group = Group.RUNNING) -> bool:
         """Let time pass and look; return whether anything was said."""
@@ -91,6 +92,17 @@ def test_workers_that_ask_after_a_long_start_are_believed() -> None:
     world.channel.asks_should_stop = True
     assert [True, False] == [world.look(1.0), world.look(1.0)]
     assert ([1], [1]) == (world.told, world.taken_back)
+
+
+def test_workers_that_ask_are_believed_by_the_agent_of_a_later_start() -> None:
+    """Those of the start that was reported have ended before they have asked."""
+    world, other = World(), World("n2.1")
+    for one in (world, other):
+        one.run.state = state_of(STARTED, ROUND, NeverAsked(1))
+        one.channel.asks_should_stop = True
+    assert [True, False] == [world.look(1.0), world.look(1.0)]
+    assert not other.look(1.0)
+    assert ([], [1], []) == (world.told, world.taken_back, other.taken_back)
 
 
 def test_a_new_round_has_its_own_minute() -> None:

@@ -247,7 +247,7 @@ class Stopping:
 class UnaskedWatch:
     """Reports workers that never ask whether to stop, once per agent; only the round's first node does.
 
-    Workers that ask later than that, after a long start, are reported, too.
+    Workers that ask later than that, after a long start or in a later round, are reported, too.
 
     Args:
         parts: the agent's parts.
@@ -259,14 +259,14 @@ class UnaskedWatch:
         self._group: LocalGroup | None = None
         self._since = 0.0
         self._is_told = False
-        self._doubted: int | None = None  # the round whose workers were reported
+        self._believed = 0  # the newest round whose workers ask after all
 
     def look(self, group: LocalGroup, status: Group) -> None:
         """Look whether a report is due; costs next to nothing after it."""
         if status is not Group.RUNNING:
             return
+        self._look_again(group)
         if self._is_told:
-            self._look_again(group)
             return
         now = self._parts.clock.monotonic()
         if group is not self._group:
@@ -276,19 +276,22 @@ class UnaskedWatch:
         if not is_asked and (now < self._since + LOOK_AFTER_S or state.drain is not None):
             return
         self._is_told = True
-        is_first = group.formed.members[0].node_id == self._run.membership.node_id
-        if is_first and not any(channel.asks_should_stop for channel in group.channels):
+        if self._is_first(group) and not any(channel.asks_should_stop for channel in group.channels):
             ends = _RUN_ON if self._parts.times.drain.unasked.runs_on else _ENDS
             self._parts.log.say(_LINES.format(ends=ends))
             self._run.report_never_asked(group.formed.number)
-            self._doubted = group.formed.number
+
+    def _is_first(self, group: LocalGroup) -> bool:
+        return group.formed.members[0].node_id == self._run.membership.node_id
 
     def _look_again(self, group: LocalGroup) -> None:
-        """Take a report back whose workers have asked since then."""
+        """Take a report back, also one of an earlier start, if the workers of this round ask."""
         number = group.formed.number
-        if self._doubted != number or not any(channel.asks_should_stop for channel in group.channels):
+        if not self._run.state.never_asks or self._believed == number or not self._is_first(group):
             return
-        self._doubted = None
+        if not any(channel.asks_should_stop for channel in group.channels):
+            return
+        self._believed = number
         self._parts.log.say(
             "the workers ask whether to stop now: they can save when their nodes are wanted back"
         )
