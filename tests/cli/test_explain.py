@@ -14,6 +14,7 @@ from hpc_elastic.record.checkpoints import MarkName, write_mark
 from hpc_elastic.record.journal import (
     Cause,
     Decision,
+    DrainRequested,
     Epoch,
     EpochStarted,
     FailedAlike,
@@ -22,6 +23,7 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
     RunEnded,
+    Then,
 )
 from tests.cli.recorded_runs import EPOCH, MEMBERS, NAN, STARTED, paths, preempted, write, write_facts
 
@@ -173,6 +175,15 @@ def test_a_run_that_has_not_begun_is_explained(paths: RunPaths, capfd: pytest.Ca
     out = explained(paths, capfd)
     assert out.startswith("toy: queued, waits for its time (Slurm's reason: BeginTime)\n")
     assert "Nothing to do: it goes on by itself. To see more:\n  - hpc-elastic status " in out
+
+
+def test_a_run_that_its_user_stops_does_not_go_on(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its workers save and leave, as for a preemption, after which it would go on."""
+    wish = DrainRequested(Cause.STOP, "", Then.LEAVE, "hpc-elastic stop")
+    write(paths, (0.0, STARTED), (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)), (20.0, wish))
+    write_facts(paths, (1, 15.0, 2, 1))
+    write_mark(paths, MarkName(1, 1, 0, 1), None, 4)
+    assert "\nTo do:\n" in explained(paths, capfd)
 
 
 @pytest.mark.parametrize("name", ["run.json", "job.json"])

@@ -15,6 +15,7 @@ from hpc_elastic.cli.commands.looking.status import (
 from hpc_elastic.cli.run_argument import AsJson, RunArgument, find_run
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.cli.status.facts import LET_GO_ON, stopped_texts
+from hpc_elastic.record.why_left import USERS_WISH, drain_cause
 from hpc_elastic.report.explain.as_json import explanation_json
 from hpc_elastic.report.explain.facts import Explanation, explanation_of
 from hpc_elastic.report.explain.words import explanation_lines, still_text
@@ -58,9 +59,16 @@ class Looked(NamedTuple):
         limit = str(self.run.spec.get("hang_timeout") or "auto") if self.run.spec else ""
         still = [still_text(self.still_s, limit)] if self.still_s else []
         first = [*filter(None, damaged), *stopped, *still]
-        goes_on = not first and not self.needs_help and self.where.phase in GOES_ON
+        goes_on = not first and self._goes_on
         lines = explanation_lines(self.facts, headline, [*first, *self.then], goes_on=goes_on)
         return [visible(line) for line in lines]
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether the run goes on by itself; one that its user stops does not."""
+        run = self.run
+        is_ended = run.is_torchruns or run.was_interrupted or drain_cause(run.state) in USERS_WISH
+        return not self.needs_help and not is_ended and self.where.phase in GOES_ON
 
 
 def look_at(run: RunFiles, asked: SlurmAnswer | None = None) -> Looked:
