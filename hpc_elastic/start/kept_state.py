@@ -172,9 +172,9 @@ def remove_of(paths: RunPaths, place: str = MEMORY) -> None:
     with suppress(OSError), own_directory(path) as folder:
         for name in filter(is_kept, os.listdir(folder)):
             with suppress(OSError), own_directory(name, folder) as kept:
-                fcntl.flock(kept, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 found = _read(kept)
                 if found is None or found.run_dir == paths.root:
+                    fcntl.flock(kept, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     _remove(kept, name, folder)
     with suppress(OSError):
         os.rmdir(path)
@@ -205,13 +205,16 @@ def _newer_files(scratch: str, step: int) -> dict[str, int]:
 
 
 def _taken(folder: int, name: str, mine: Mine, scratch: str, *, is_first: bool) -> KeptState | None:
-    """Take over one directory; return its record if its files were moved."""
+    """Take over one directory; return its record if its files were moved.
+
+    One of another agent is not locked for a moment: that agent would take it for one that is taken.
+    """
     with own_directory(name, folder) as kept:
-        fcntl.flock(kept, fcntl.LOCK_EX | fcntl.LOCK_NB)  # another agent looks at it
         found = _read(kept)
         owner = None if found is None else (found.run_id, found.run_dir, found.node)
         if found is not None and owner != (mine.run_id, mine.paths.root, mine.node):
             return None
+        fcntl.flock(kept, fcntl.LOCK_EX | fcntl.LOCK_NB)  # another process removes it
         fits = found is not None and is_first and _is_newest(found, mine.paths) and _is_whole(found, kept)
         if found is not None and fits:
             for file in found.files:

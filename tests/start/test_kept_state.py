@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 import resource
@@ -140,6 +141,20 @@ def test_states_of_others_stay_for_these(world: World, changed: Callable[[World]
     world.leave()
     changed(world)
     assert [] == world.next_start()
+    assert 1 == len(world.kept())
+
+
+def test_agents_of_other_runs_lock_no_state(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All may start at once, and the agent that a state is for would leave it."""
+    world.leave()
+    locked: list[int] = []
+    monkeypatch.setattr(fcntl, "flock", lambda _descriptor, how: locked.append(how))
+    others = world.mine._replace(run_id="other", paths=RunPaths(f"{world.mine.paths.root}-2"))
+    with scratch_directory([str(world.place)]) as scratch:
+        locked.clear()
+        kept_state.take_over(scratch, others, NOW)
+        kept_state.remove_of(others.paths, str(world.place))
+    assert [] == locked
     assert 1 == len(world.kept())
 
 
