@@ -14,7 +14,7 @@ from hpc_elastic.errors import HpcElasticError, SlurmError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision, SetupFailure
-from hpc_elastic.record.state import RunState
+from hpc_elastic.record.state import RunState, has_ended
 from hpc_elastic.settings.of_commands import FINISH
 from hpc_elastic.settings.setting import BUDGET, COUNT, NAMES, NUMBER, SWITCH, flags_of
 from hpc_elastic.slurm.client.commands import Slurm
@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     if ended.code == ExitCode.RELAUNCH:
         sys.stdout.write(f"{ended.nodes}\n")
         sys.stdout.flush()
-    if ended.state.ending is not None:
+    if has_ended(ended.state):  # one that is held goes on
         from hpc_elastic.start.kept_state import remove_of  # noqa: PLC0415 - at the end of a run
 
         remove_of(paths)
