@@ -14,6 +14,7 @@ from chaos_lib.recovery import Strike
 from chaos_lib.training import USER, SubmitError
 from hpc_elastic.clock import clock_text
 from hpc_elastic.record.state import RunState
+from hpc_elastic.slurm.client.hostlist import expand
 
 LOOK_S = 0.1
 RECOVERY_LIMIT_S = 240.0
@@ -101,6 +102,7 @@ class Course:
                 self._gone_look = now + GONE_LOOK_S
                 self._resume_nodes()
                 self._release()
+                self._requeue()
                 if broken := self._take_up():
                     return broken
             if now - self._last_change > RECOVERY_LIMIT_S:
@@ -154,6 +156,21 @@ class Course:
         self._say(
             f"  Slurm holds the job as its launch failed: scontrol release {done.stderr.strip()}".rstrip()
         )
+        self.by_hand += 1
+
+    def _requeue(self) -> None:
+        """Requeue a job without any process, as `status` tells its user to.
+
+        The node of the batch script and all other agents were lost in the same seconds. Slurm has removed
+        that node, and keeps the job on the others until its time limit.
+        """
+        training = self._scene.training
+        job = {} if "array" in training.shape.flags else training.job()
+        nodes = expand(job.get("NodeList", "")) if job.get("JobState") == "RUNNING" else ()
+        if not nodes or job.get("BatchHost") in nodes or training.processes():
+            return
+        done = self._scene.cluster.run(USER, ["scontrol", "requeue", training.job_id])
+        self._say(f"  no process was left of the job: scontrol requeue {done.stderr.strip()}".rstrip())
         self.by_hand += 1
 
     def _killed_to_the_last(self) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.cli import app
+from hpc_elastic.cli.commands.looking.status import next_steps
 from hpc_elastic.meet.member_names import MemberName, Phase
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
@@ -33,7 +34,11 @@ from hpc_elastic.record.journal import (
     Then,
 )
 from hpc_elastic.record.run_log import open_log
+from hpc_elastic.report.run_status import RunPhase, RunStatus
+from hpc_elastic.slurm.client.job_standing import JobFacts
+from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.run_jobs import submissions
+from hpc_elastic.slurm.run_jobs.run_files import SlurmAnswer, read_run
 from hpc_elastic.slurm.run_jobs.submissions import Submission
 from tests.slurm.stand_in import FakeJob
 
@@ -337,3 +342,13 @@ def test_starts_that_have_saved_nothing_are_told(
     lines = [line for line in told(paths, capfd, *entries).splitlines() if line.startswith("  saves ")]
     assert bool(lines) is (saves is not None)
     assert saves is None or saves in lines[0]
+
+
+def test_a_job_without_any_process_is_to_be_requeued(paths: RunPaths) -> None:
+    """Where Slurm keeps a running job on a node without agents, only its user can start it again."""
+    Path(paths.job).write_text(json.dumps({"format": 1, "spec": {"nodes": "2"}}))
+    run, silent = read_run(paths), RunStatus(RunPhase.SILENT, "")
+    job = JobFacts(JobState.RUNNING, "RUNNING", "None", 0, may_requeue=True, nodes=1, preempted=False)
+    assert "to start it again: scontrol requeue 7" == next_steps(run, silent, SlurmAnswer(job, {}))[-1]
+    once = job._replace(may_requeue=False)
+    assert run.command_to_go_on == next_steps(run, silent, SlurmAnswer(once, {}))[-1]

@@ -18,9 +18,17 @@ from hpc_elastic.report.queue_text import what_helps
 from hpc_elastic.report.run_status import RunPhase, RunStatus, RunView, size_text, status_of
 from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.run_jobs.existing_run import names_of_runs
 from hpc_elastic.slurm.run_jobs.may_start import first_to_do
-from hpc_elastic.slurm.run_jobs.run_files import RunFiles, SlurmAnswer, ask_job, read_run, with_excluded
+from hpc_elastic.slurm.run_jobs.run_files import (
+    RunFiles,
+    SlurmAnswer,
+    ask_job,
+    is_array,
+    read_run,
+    with_excluded,
+)
 from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, script_counts, signs_of, silent_for
 from hpc_elastic.store.files import list_names
 from hpc_elastic.text import for_shell, visible
@@ -192,4 +200,7 @@ def _next_of_silent(run: RunFiles, asked: SlurmAnswer) -> list[str]:
         return [f"look {where} {job}", f"if not: {run.command_to_go_on}"]
     if script_counts(signs_of(run, SystemClock().wall())):
         return [f"its batch script lives and acts by itself: hpc-elastic status {root} in a minute"]
-    return [f"hpc-elastic logs {root}", f"to end it: hpc-elastic cancel {root}", run.command_to_go_on]
+    again, job = run.command_to_go_on, asked.job
+    if job.state is JobState.RUNNING and job.may_requeue and not (is_array(run) or run.is_torchruns):
+        again = f"to start it again: scontrol requeue {run.job_id}"  # nothing else does: no process is left
+    return [f"hpc-elastic logs {root}", f"to end it: hpc-elastic cancel {root}", again]
