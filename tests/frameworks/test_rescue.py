@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from hpc_elastic.account.facts import parse_facts
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.ids import Env
 from hpc_elastic.start.kept_state import RECORD, KeptState
@@ -330,3 +331,6 @@ def test_a_preemption_and_a_lost_node_cost_one_step_at_most(
     assert [done[29], (31, done[30][1])] == loaded[1:3]
     assert done[31:45] == done[50:64]
     assert again >= done[-STEPS + again - 1][0] - 1 > 31
+    facts = [fact for log in run.glob("run/account/*.log") for fact in parse_facts(log.read_bytes())]
+    assert {0, 30, 31, again, None} == {fact.began for fact in facts}
+    assert {STEPS, None} == {fact.total for fact in facts}

@@ -136,7 +136,8 @@ def _checkpoint(run: RunFiles, saved: SavedCheckpoint | None) -> list[tuple[str,
 
 def _progress(run: RunFiles, account: Account, saved: SavedCheckpoint | None) -> list[tuple[str, str]]:
     """Return goodput, pace, and whether saves come often enough."""
-    age_s = None if saved is None or run.state.running is None else saved.age_s
+    lives = run.state.running is not None and run.state.ending is None
+    age_s = saved.age_s if saved is not None and lives else None
     return progress_facts(account, advised_interval_s(run, account), age_s, newest_step_of(run))
 
 

@@ -24,6 +24,7 @@ from hpc_elastic.record.save_interval import Disturbances, SaveTimes, disturbanc
 
 logger = logging.getLogger(__name__)
 AUTO: Literal["auto"] = "auto"
+_ENDLESS = 1 << 40  # so many steps are no plan
 _FAILURES = 3  # saves in a row that may fail before the training does
 
 
@@ -118,6 +119,7 @@ class Checkpoints:
         self._owes = False  # a save of a state that was rescued, as soon as it has gone on
         self._every = every
         self._is_idle = directory is None and worker.run_dir() is None
+        self._total: int | None = None  # steps of the whole run; None: not known
         self._saved: int | None = None  # step of the last load or save, failed or not: that of all ranks
         self._failed = 0  # saves in a row
         self.stopped = False
@@ -132,6 +134,7 @@ class Checkpoints:
         """
         if not self._is_idle:
             self._saves.check()
+        self._total = total if total < _ENDLESS else None
         for step in range(self.load(state), total):
             yield step
             if self.done(step + 1, state):
@@ -151,7 +154,7 @@ class Checkpoints:
         """
         if self._memory is not None:
             self._memory.reached(step, state)
-        worker.tick(step)
+        worker.tick(step, self._total)
         self.stopped = worker.should_stop()
         if self.stopped or self._owes or self.due(step):
             self.save(step, state)
