@@ -7,6 +7,8 @@ import importlib.util
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -319,3 +321,23 @@ def test_a_stop_while_a_save_is_under_way_waits_for_it(tmp_path: Path) -> None:
         assert Decision.STOPPED is ending.decision
     finally:
         run.end()
+
+
+AFTER_PRELOAD = """
+import importlib, sys
+from hpc_elastic.processes.preload.rules import with_needed
+for name in with_needed(["torch", "hpc_elastic.frameworks.torch"]):
+    importlib.import_module(name)
+had = set(sys.modules)
+import torch
+from hpc_elastic.frameworks.torch import Checkpoints
+checkpoints = Checkpoints(sys.argv[1])
+assert 0 == checkpoints.load({"model": torch.nn.Linear(2, 2)})
+late = [name for name in set(sys.modules) - had if name.startswith(("torch", "hpc_elastic.frameworks"))]
+assert [] == late, late
+"""
+
+
+def test_a_preloaded_worker_imports_nothing_more_for_its_checkpoints(tmp_path: Path) -> None:
+    """The name of the package is enough for --preload."""
+    subprocess.run([sys.executable, "-c", AFTER_PRELOAD, str(tmp_path)], check=True, timeout=LIMIT_S)

@@ -26,7 +26,20 @@ AUTO: Final = "auto"
 _SITES: Final = ("/site-packages/", "/dist-packages/")
 _OURS: Final = "hpc_elastic"
 _LONGEST: Final = 200  # characters of a name that is learned
+_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {  # imported only when `Checkpoints` is made
+    "hpc_elastic.frameworks.torch": (
+        "hpc_elastic.frameworks.torch.checkpoints",
+        "torch.distributed.checkpoint._state_dict_stager",
+        "torch.distributed.checkpoint.state_dict",
+        "hpc_elastic.worker.progress",
+    )
+}
 _READ_BY_LIBRARIES: Final = ("PYTORCH_", "TORCH_", "CUDA_", "HIP_", "NCCL_", "XLA_", "TF_", "JAX_")
+
+
+def with_needed(names: Collection[str]) -> list[str]:
+    """Return modules in the order of their import, each followed by those that its users need later."""
+    return [each for name in names for each in (name, *_NEEDED.get(name, ()))]
 
 
 class PythonCommand(NamedTuple):

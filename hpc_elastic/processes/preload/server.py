@@ -130,7 +130,7 @@ class _Server:
         if modules or learned:
             randomness.load_random()
         stop_noting = self._note_reads()
-        for name in modules:
+        for name in rules.with_needed(modules):
             why = self._import(name)
             if why:
                 self._end("blame", modules={name: why})
