@@ -33,6 +33,7 @@ from hpc_elastic.store.plain_file import list_plain
 from hpc_elastic.text import for_shell, visible
 
 AsJson = Annotated[bool, Flag(("--json",), "Print the facts as JSON, for programs.")]
+JsonOfStatus = Annotated[bool, Flag(("--json",), "Print the state afterwards as `status --json` does.")]
 
 RunArgument = Annotated[
     str,

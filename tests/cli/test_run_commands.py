@@ -344,6 +344,9 @@ def test_stop_works_without_slurm(paths: RunPaths, capfd: pytest.CaptureFixture[
     assert "asked to save and stop" in capfd.readouterr().out
     assert 0 == app.run(["status", "4711"])
     assert "draining: stopped by the user" in capfd.readouterr().out
+    assert 0 == app.run(["stop", "4711", "--json"])
+    told = json.loads(capfd.readouterr().out)
+    assert ("status", "draining") == (told["kind"], told["phase"])
 
 
 def test_scale_pauses_a_larger_round_and_is_kept(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:

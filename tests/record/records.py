@@ -44,6 +44,7 @@ from hpc_elastic.record.journal import (
     Then,
     WarningHeld,
 )
+from hpc_elastic.record.worker_word import Verdict, WorkerWord
 
 small = st.integers(0, 3)
 text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
@@ -56,6 +57,7 @@ failures = st.none() | st.dictionaries(text, text | small | st.none(), max_size=
 rounds = st.integers(1, 4)
 budgets = st.none() | st.sampled_from(Budget)
 asked = st.builds(Asked, text, st.none() | st.sampled_from(Answer), text)
+words = st.none() | st.builds(WorkerWord, st.sampled_from(Verdict), small, nodes, text)
 failed_lines = st.none() | st.builds(SetupFailure, text, text, st.none() | small, text, st.booleans())
 
 entries: st.SearchStrategy[Entry] = st.one_of(
@@ -78,7 +80,7 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         st.lists(nodes, max_size=2).map(tuple),
     ),
     st.builds(
-        RoundEnded, rounds, causes, st.lists(nodes, max_size=2).map(tuple), failures, st.none() | small
+        RoundEnded, rounds, causes, st.lists(nodes, max_size=2).map(tuple), failures, st.none() | small, words
     ),
     st.builds(
         DrainRequested,

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from hpc_elastic.cli.run_argument import RunArgument, find_one_run
-from hpc_elastic.cli.say import say
+from hpc_elastic.cli.run_argument import JsonOfStatus, RunArgument, find_one_run
+from hpc_elastic.cli.say import hand_out, say, say_aside
 from hpc_elastic.cli.status.facts import drain_facts
 from hpc_elastic.clock import SystemClock
+from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.operate.end_run import EndRun
 from hpc_elastic.text import for_shell
 
 
-def stop(run: RunArgument) -> int:
+def stop(run: RunArgument, json: JsonOfStatus = False) -> int:  # noqa: FBT002 - a flag of the command line
     """Have the workers save and stop at the same step; the job ends and is not requeued."""
-    paths = find_one_run(run)
-    EndRun(paths, Slurm(), SystemClock(), say).stop()
+    paths, tell = find_one_run(run), say_aside if json else say
+    EndRun(paths, Slurm(), SystemClock(), tell).stop()
+    if json:
+        return hand_out_status(paths)
     for label, text in drain_facts(paths):
         say(f"{label}: {text}")
     say(f"to see how it goes: hpc-elastic status {for_shell(paths.root)}")
     return 0
 
 
-def cancel(run: RunArgument) -> int:
+def cancel(run: RunArgument, json: JsonOfStatus = False) -> int:  # noqa: FBT002 - as above
     """End a run at once; the work since its last checkpoint is lost."""
-    EndRun(find_one_run(run), Slurm(), SystemClock(), say).cancel()
+    paths = find_one_run(run)
+    EndRun(paths, Slurm(), SystemClock(), say_aside if json else say).cancel()
+    return hand_out_status(paths) if json else 0
+
+
+def hand_out_status(paths: RunPaths) -> int:
+    """Print the document of ``status --json`` about a run that was changed just now."""
+    from hpc_elastic.cli.commands.looking.status import status_document  # noqa: PLC0415 - rare
+
+    hand_out(status_document(paths))
     return 0

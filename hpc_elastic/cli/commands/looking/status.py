@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated, NamedTuple, Optional
 
-from hpc_elastic.account.account import account_of
+from hpc_elastic.account.account import Account, account_of
 from hpc_elastic.cli.parameters import Flag, Positional
 from hpc_elastic.cli.run_argument import AsJson, RunArgument, find_run, holds_runs
 from hpc_elastic.cli.say import fitting, hand_out, say, say_aside, say_fact, say_in_colour
@@ -12,6 +12,7 @@ from hpc_elastic.cli.status.facts import batch_log, status_facts
 from hpc_elastic.cli.status.runs import list_runs, runs_json
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.paths import RunPaths
 from hpc_elastic.report.explain.as_json import run_json, status_json, timeline_json
 from hpc_elastic.report.explain.facts import history_of
 from hpc_elastic.report.queue_text import what_helps
@@ -73,6 +74,30 @@ def status(
             hand_out(runs_json(folder))
         return 0 if json else list_runs(folder)
     found = read_run(find_run(run or ""))
+    seen = _look(found)
+    if json:
+        hand_out(_document(found, seen))
+        return 0
+    _say_headline(found, seen.where)
+    for label, text in seen.facts:
+        say_fact(label, text)
+    if timeline:
+        _print_timeline(found)
+    for place, step in enumerate(seen.then):
+        say(f"{'' if place else 'next:':<5} {step}")
+    return 0
+
+
+class _Seen(NamedTuple):
+    """The findings of `status` about a run."""
+
+    where: RunStatus
+    account: Account
+    facts: list[tuple[str, str]]
+    then: list[str]
+
+
+def _look(found: RunFiles) -> _Seen:
     asked, where = ask_status(found)
     asked = with_excluded(asked, Slurm())
     account = account_of(history_of(found, open_until(where.phase)))
@@ -80,18 +105,17 @@ def status(
     if not where.phase.is_final and where.phase is not RunPhase.GONE:
         size = size_text(found.state, list_names(found.paths.members))
         facts[1:1] = [("size", size)] if size else []
-    then = next_steps(found, where, asked)
-    if json:
-        hand_out(status_json(run_json(found, where), account, facts, then))
-        return 0
-    _say_headline(found, where)
-    for label, text in facts:
-        say_fact(label, text)
-    if timeline:
-        _print_timeline(found)
-    for place, step in enumerate(then):
-        say(f"{'' if place else 'next:':<5} {step}")
-    return 0
+    return _Seen(where, account, facts, next_steps(found, where, asked))
+
+
+def _document(found: RunFiles, seen: _Seen) -> str:
+    return status_json(run_json(found, seen.where), seen.account, seen.facts, seen.then)
+
+
+def status_document(paths: RunPaths) -> str:
+    """Return the document of ``status --json`` about a run."""
+    found = read_run(paths)
+    return _document(found, _look(found))
 
 
 def ask_status(run: RunFiles) -> tuple[SlurmAnswer, RunStatus]:
