@@ -124,7 +124,7 @@ def check(nodeid: str, roots: Sequence[Path]) -> None:
         roots: the directories of its runs.
     """
     wanted = expected(nodeid)
-    found = list(_readable(roots) if wanted is None else map(seen, roots))
+    found = list(_readable(roots))
     if wanted is None:
         odd = "\n".join(one.text for one in found if not _is_quiet_run(one))
         assert not odd, f"{nodeid} has no row in the table of causes, but something happened:\n{odd}"

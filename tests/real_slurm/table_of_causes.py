@@ -68,7 +68,8 @@ _ARRAYS = {
     "array.lost_tasks_come_back_and_cancelled_ones_do_not": (
         _run(
             _stop(Cause.NODE_LOSS, at=(0, 1, 2), most=4),
-            _stop(Cause.CANCEL, at=(0, 1, 2)),
+            # one task hears the signal of scancel a moment before Slurm says that it is one
+            _stop(Cause.CANCEL, at=(0, 1, 2))._replace(otherwise=_stop(Cause.PREEMPTION, by="left")),
             _PERHAPS_CANCEL,
             ends=_CANCELLED,
         ),
@@ -165,12 +166,12 @@ _NODES = {
 }
 
 _SLURM = {
-    # one trains over the outage, one ends, one and a task of another hear a signal that no Slurm explains
+    # a task of one and another run hear a signal that no Slurm explains, one ends, one trains over the outage
     "controller_down.runs_go_on_end_and_drain_without_slurmctld": (
-        _UNDISTURBED,
-        _UNDISTURBED,
-        _run(_SIGNALLED, _stop(Cause.STOP, least=0), ends=(None, _STOPPED)),
         _run(_stop(Cause.PREEMPTION, by="left"), _stop(Cause.STOP, least=0), ends=(None, _STOPPED)),
+        _run(_SIGNALLED, _stop(Cause.STOP, least=0), ends=(None, _STOPPED)),
+        _UNDISTURBED,
+        _UNDISTURBED,
     ),
     "controller_down.the_time_limit_comes_while_slurmctld_is_away": (
         _run(_stop(Cause.TIME_LIMIT, most=2)),
@@ -364,6 +365,14 @@ _OTHER_WAYS_IN = {
     # its workers fail by themselves, if they are not ended before for want of the directory
     "other_users_moments.agents_whose_directory_is_exchanged_all_the_time_do_nothing_of_bobs": (
         ToldRun((_stop(Cause.CRASH, least=0, most=8),), (_FAILED, None), may_lack=True),
+    ),
+    # its administrator requeues it again and again, at any moment of a start
+    "other_users_moments.a_job_whose_functions_are_exchanged_as_it_starts_runs_none_of_bobs": (
+        ToldRun(
+            (_stop(Cause.REQUEUE, Cause.CRASH, Cause.PREEMPTION, Cause.CANCEL, least=0, most=16),),
+            (_FAILED, _CANCELLED, None),
+            may_lack=True,
+        ),
     ),
     "other_users_moments.an_acl_by_which_bob_may_rename_is_told_and_used_for_nothing": (_run(ends=_FAILED),),
     "other_users_sockets.a_port_that_bob_has_first_is_passed_over[127.0.0.1]": _NO_PORT_LEFT,
