@@ -224,7 +224,11 @@ def _next_of_silent(run: RunFiles, asked: SlurmAnswer) -> list[str]:
         return [f"look {where} {job}", f"if not: {run.command_to_go_on}"]
     if script_counts(signs_of(run, SystemClock().wall())):
         return [f"its batch script lives and acts by itself: hpc-elastic status {root} in a minute"]
-    again, job = run.command_to_go_on, asked.job
-    if job.state is JobState.RUNNING and job.may_requeue and not (is_array(run) or run.is_torchruns):
+    again, of_slurm = run.command_to_go_on, asked.job
+    if (
+        of_slurm.state is JobState.RUNNING
+        and of_slurm.may_requeue
+        and not (is_array(run) or run.is_torchruns)
+    ):
         again = f"to start it again: scontrol requeue {run.job_id}"  # nothing else does: no process is left
     return [f"hpc-elastic logs {root}", f"to end it: hpc-elastic cancel {root}", again]
