@@ -88,7 +88,7 @@ def status(
     return 0
 
 
-class _Seen(NamedTuple):
+class _StatusView(NamedTuple):
     """The findings of `status` about a run."""
 
     where: RunStatus
@@ -97,7 +97,7 @@ class _Seen(NamedTuple):
     then: list[str]
 
 
-def _look(found: RunFiles) -> _Seen:
+def _look(found: RunFiles) -> _StatusView:
     asked, where = ask_status(found)
     asked = with_excluded(asked, Slurm())
     account = account_of(history_of(found, open_until(where.phase)))
@@ -105,10 +105,10 @@ def _look(found: RunFiles) -> _Seen:
     if not where.phase.is_final and where.phase is not RunPhase.GONE:
         size = size_text(found.state, list_names(found.paths.members))
         facts[1:1] = [("size", size)] if size else []
-    return _Seen(where, account, facts, next_steps(found, where, asked))
+    return _StatusView(where, account, facts, next_steps(found, where, asked))
 
 
-def _document(found: RunFiles, seen: _Seen) -> str:
+def _document(found: RunFiles, seen: _StatusView) -> str:
     return status_json(run_json(found, seen.where), seen.account, seen.facts, seen.then)
 
 
@@ -224,11 +224,7 @@ def _next_of_silent(run: RunFiles, asked: SlurmAnswer) -> list[str]:
         return [f"look {where} {job}", f"if not: {run.command_to_go_on}"]
     if script_counts(signs_of(run, SystemClock().wall())):
         return [f"its batch script lives and acts by itself: hpc-elastic status {root} in a minute"]
-    again, of_slurm = run.command_to_go_on, asked.job
-    if (
-        of_slurm.state is JobState.RUNNING
-        and of_slurm.may_requeue
-        and not (is_array(run) or run.is_torchruns)
-    ):
+    again, found = run.command_to_go_on, asked.job
+    if found.state is JobState.RUNNING and found.may_requeue and not (is_array(run) or run.is_torchruns):
         again = f"to start it again: scontrol requeue {run.job_id}"  # nothing else does: no process is left
     return [f"hpc-elastic logs {root}", f"to end it: hpc-elastic cancel {root}", again]
