@@ -12,7 +12,7 @@ from hpc_elastic.errors import RunDirError, StoreError, TakenOverError
 from hpc_elastic.paths import MAX_NAME, RunPaths, own_name, readable_name
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.record.state import RunState
-from hpc_elastic.store.files import PAUSES_S, make_directories
+from hpc_elastic.store.files import make_directories, retry
 from hpc_elastic.store.root import require_same, taken
 from hpc_elastic.store.shared_dir import SharedDirStore, segment_name
 from hpc_elastic.store.trust import refuse_open, require_own, require_own_entries
@@ -30,7 +30,8 @@ def prepare_run_dir(paths: RunPaths) -> None:
     where = f"run directory {paths.root}"
     try:
         refuse_open(paths.root, where, spares_public=True, is_of_many=True)
-        _make_seen(paths, where)
+        # a file system may hide parts for a moment that several nodes make at once
+        retry(lambda: _make_parts(paths, where), errno.ENOENT)
     except OSError as error:
         if error.errno in _PASSING:
             raise StoreError(f"{paths.root}: {error.strerror}") from error
@@ -40,18 +41,6 @@ def prepare_run_dir(paths: RunPaths) -> None:
             where=where,
             fix="choose a directory on a shared file system that you can write to with --run-dir",
         ) from error
-
-
-def _make_seen(paths: RunPaths, where: str) -> None:
-    """Make the parts; again while a file system hides parts for a moment that several nodes make at once."""
-    for pause_s in PAUSES_S:
-        try:
-            _make_parts(paths, where)
-        except FileNotFoundError:
-            SystemClock().sleep(pause_s)
-        else:
-            return
-    _make_parts(paths, where)
 
 
 def _make_parts(paths: RunPaths, where: str) -> None:

@@ -56,8 +56,12 @@ def private_name(directory: str) -> str:
     return os.path.join(directory, f"{TEMPORARY}{os.uname().nodename}.{os.getpid()}.{_counter}.{_NONCE}")
 
 
-def retry(act: Callable[[], _T]) -> _T:
+def retry(act: Callable[[], _T], *also: int) -> _T:
     """Return the result of `act`; try again a few times, ever later, while the error is one that passes.
+
+    Args:
+        act: the action; each try makes all of it.
+        also: further numbers of errors that pass.
 
     Raises:
         OSError: the error of `act`.
@@ -66,7 +70,7 @@ def retry(act: Callable[[], _T]) -> _T:
         try:
             return act()
         except OSError as error:
-            if error.errno not in _PASSING:
+            if error.errno not in (*_PASSING, *also):
                 raise
         if pause_s:
             SystemClock().sleep(pause_s)
