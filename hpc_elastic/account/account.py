@@ -163,9 +163,7 @@ class NewestStep(NamedTuple):
     """How far the workers of the round that runs are, by the heartbeats of their agents."""
 
     step: int  # of the rank in front
-    still_s: float | None = (
-        None  # for about how long no step was done [s]; None: they go on, or it is unknown
-    )
+    still_s: float | None = None  # time without a step, about [s]; None: they go on, or it is not known
 
 
 class Pace(NamedTuple):

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chaos_lib.faults import FAULTS, NEEDS_A_DISK, STALLS, NoTargetError, Scene
+from chaos_lib.promises import has_lost_its_host
 from chaos_lib.recovery import Strike
 from chaos_lib.training import USER, SubmitError
 from hpc_elastic.clock import clock_text
 from hpc_elastic.record.state import RunState
-from hpc_elastic.slurm.client.hostlist import expand
 
 LOOK_S = 0.1
 RECOVERY_LIMIT_S = 240.0
@@ -166,8 +166,7 @@ class Course:
         """
         training = self._scene.training
         job = {} if "array" in training.shape.flags else training.job()
-        nodes = expand(job.get("NodeList", "")) if job.get("JobState") == "RUNNING" else ()
-        if not nodes or job.get("BatchHost") in nodes or training.processes():
+        if job.get("JobState") != "RUNNING" or not has_lost_its_host(job) or training.processes():
             return
         done = self._scene.cluster.run(USER, ["scontrol", "requeue", training.job_id])
         self._say(f"  no process was left of the job: scontrol requeue {done.stderr.strip()}".rstrip())

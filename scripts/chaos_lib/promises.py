@@ -178,17 +178,17 @@ def job(state: RunState, fields: dict[str, str]) -> list[str]:
     if state.ending is None:
         return []
     if state.ending.decision is Decision.DONE:
-        is_well = (
-            word == "COMPLETED" or (word in _ENDING_ANYWAY and code == "0:0") or _has_lost_its_host(fields)
-        )
+        # no run can change the state of a job whose script Slurm has killed with its node
+        is_killed = code == _KILLED and has_lost_its_host(fields)
+        is_well = word == "COMPLETED" or (word in _ENDING_ANYWAY and code == "0:0") or is_killed
         return [] if is_well else [f"the run is done, but its job is {word} ({code})"]
     return [] if word in ("FAILED", "PENDING") else [f"the run has failed, but its job is {word} ({code})"]
 
 
-def _has_lost_its_host(fields: dict[str, str]) -> bool:
-    """Tell whether Slurm has killed the batch script with its node: no run can change that."""
+def has_lost_its_host(fields: dict[str, str]) -> bool:
+    """Tell whether Slurm has removed the node of the batch script from a job, and kept the others."""
     nodes = expand(fields.get("NodeList", ""))
-    return fields.get("ExitCode") == _KILLED and bool(nodes) and fields.get("BatchHost") not in nodes
+    return bool(nodes) and fields.get("BatchHost") not in nodes
 
 
 def counts(records: Sequence[Record]) -> dict[str, int]:
