@@ -60,7 +60,7 @@ def _for_typer(name: str) -> Callable[..., object]:
     if COMMANDS[name].takes_job:
         from hpc_elastic.cli.job_options import with_job_options  # noqa: PLC0415 - heavy; for two commands
 
-        return with_job_options(function)
+        function = with_job_options(function)
     of = inspect.signature(function, eval_str=True)
     parameters = [_parameter(each) for each in of.parameters.values()]
 

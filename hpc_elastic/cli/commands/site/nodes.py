@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple, Optional
 
 import typer
 
+from hpc_elastic.cli.run_argument import AsJson
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import InputError, SlurmError
@@ -41,7 +42,6 @@ Project = Annotated[
     ),
 ]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why a node is suspect; kept with it.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the facts as JSON, for programs.")]
 
 
 def nodes(

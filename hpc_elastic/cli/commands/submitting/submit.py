@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Optional
 
 import typer
 
 from hpc_elastic.cli.job_options import JobFileArgument, job_spec
-from hpc_elastic.cli.parameters import named
-from hpc_elastic.cli.run_argument import find_run
+from hpc_elastic.cli.parameters import Flag, named
+from hpc_elastic.cli.run_argument import AsJson, find_run
 from hpc_elastic.cli.say import hand_out, say, say_aside
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError
@@ -49,8 +49,7 @@ SkipTest = Annotated[
         help="Do not ask Slurm beforehand (sbatch --test-only, the partition's time limit).",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the facts as JSON, for programs.")]
-Parsable = Annotated[bool, typer.Option("--parsable", help="Print the job id alone, for scripts.")]
+Parsable = Annotated[bool, Flag(("--parsable",), "Print the job id alone, for scripts.")]
 
 
 def submit(  # noqa: PLR0913 - one parameter per option of the command line
@@ -61,7 +60,7 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
     resume: Resume = None,
     local: Local = None,
     skip_sbatch_test: SkipTest = False,  # noqa: FBT002
-    json: Json = False,  # noqa: FBT002
+    json: AsJson = False,  # noqa: FBT002
     parsable: Parsable = False,  # noqa: FBT002
 ) -> int:
     """Queue a training run that survives preemption, requeue and node loss.
@@ -75,15 +74,14 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
     command: tuple[str, ...] = context.obj or ()
     if json and parsable:
         raise InputError("--json prints the job id, too", where="--parsable", fix="give one of both")
-    flag = "--json" if json else "--parsable"
-    if (json or parsable) and (dry_run or local is not None):
+    form = "--json" if json else "--parsable" if parsable else ""
+    if form and (dry_run or local is not None):
         other = "--dry-run" if dry_run else "--local"
-        raise InputError(f"{other} queues nothing", where=flag, fix=f"leave out {flag} or {other}")
-    tell = _tell_programs if json else _tell_scripts if parsable else _tell
+        raise InputError(f"{other} queues nothing", where=form, fix=f"leave out {form} or {other}")
     if resume is not None:
         _refuse_with_resume(job_file, given, command)
         with named("--resume"):
-            return _resume(find_run(resume), local, dry_run=dry_run, tell=tell)
+            return _resume(find_run(resume), local, dry_run=dry_run, form=form)
     with job_spec(job_file, given, command) as spec:
         if local is not None:
             return _run_local(spec, local, dry_run=dry_run)
@@ -92,7 +90,7 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
         if dry_run:
             return _show(wanted, submitter, ask_slurm=not skip_sbatch_test)
         _warn(submitter.check(wanted, ask_slurm=not skip_sbatch_test))
-        tell(submitter.submit(wanted))
+        _tell(submitter.submit(wanted), form)
         return 0
 
 
@@ -112,10 +110,7 @@ def _refuse_with_resume(job_file: str | None, given: dict[str, Any], command: tu
         )
 
 
-_Tell = Callable[[Submitted], None]
-
-
-def _resume(paths: RunPaths, local: int | None, *, dry_run: bool, tell: _Tell) -> int:
+def _resume(paths: RunPaths, local: int | None, *, dry_run: bool, form: str) -> int:
     """Queue a run again, or go on here with a run that was local; or only show that job."""
     root = paths.root
     if not os.path.exists(paths.script) and existing_run.was_left(paths):
@@ -131,10 +126,9 @@ def _resume(paths: RunPaths, local: int | None, *, dry_run: bool, tell: _Tell) -
             fix=read_run(paths).command_to_go_on,
         )
     if local is None and not was_local(root):
-        return _resume_in_slurm(root, dry_run=dry_run, tell=tell)
-    if tell is not _tell:
-        flag = "--json" if tell is _tell_programs else "--parsable"
-        raise InputError("this run goes on here, without Slurm", where=flag, fix=f"leave out {flag}")
+        return _resume_in_slurm(root, dry_run=dry_run, form=form)
+    if form:
+        raise InputError("this run goes on here, without Slurm", where=form, fix=f"leave out {form}")
     wanted = _submitter().next_request(root)
     nodes = local or wanted.spec.node_range.high
     validate.check_local_nodes(wanted.spec, nodes)
@@ -144,7 +138,7 @@ def _resume(paths: RunPaths, local: int | None, *, dry_run: bool, tell: _Tell) -
     return run_local(wanted, nodes=nodes)
 
 
-def _resume_in_slurm(root: str, *, dry_run: bool, tell: _Tell) -> int:
+def _resume_in_slurm(root: str, *, dry_run: bool, form: str) -> int:
     submitter = _submitter()
     if dry_run:
         wanted = submitter.next_request(root)
@@ -153,7 +147,7 @@ def _resume_in_slurm(root: str, *, dry_run: bool, tell: _Tell) -> int:
     else:
         queued = submitter.resume(root)
         _warn(validate.missing_again(queued.request))
-        tell(queued)
+        _tell(queued, form)
     return 0
 
 
@@ -193,10 +187,19 @@ def _warn(warnings: list[str]) -> None:
         say(f"warning: {warning}", err=True)
 
 
-def _tell(queued: Submitted) -> None:
+def _tell(queued: Submitted, form: str) -> None:
+    """Print a job that was queued.
+
+    Args:
+        queued: the job.
+        form: the flag of the form; empty: for people.
+    """
+    _warn([queued.trouble] if queued.trouble else [])
+    _FORMS[form](queued)
+
+
+def _tell_people(queued: Submitted) -> None:
     root = for_shell(queued.request.paths.root)
-    if queued.trouble:
-        say(f"warning: {queued.trouble}", err=True)
     word = "was already queued as" if queued.was_queued_before else "is queued as"
     say(f"{queued.request.spec.name} {word} job {queued.job_id}")
     if queued.chain:
@@ -210,16 +213,12 @@ def _tell(queued: Submitted) -> None:
 
 
 def _tell_scripts(queued: Submitted) -> None:
-    if queued.trouble:
-        _warn([queued.trouble])
     hand_out(f"{queued.job_id}\n")
 
 
 def _tell_programs(queued: Submitted) -> None:
     from hpc_elastic.report.explain.as_json import document  # noqa: PLC0415 - rare
 
-    if queued.trouble:
-        _warn([queued.trouble])
     content = {
         "run": queued.request.paths.root,
         "name": queued.request.spec.name,
@@ -228,3 +227,10 @@ def _tell_programs(queued: Submitted) -> None:
         "was_queued_before": queued.was_queued_before,
     }
     hand_out(document("submitted", content))
+
+
+_FORMS: Mapping[str, Callable[[Submitted], None]] = {
+    "": _tell_people,
+    "--json": _tell_programs,
+    "--parsable": _tell_scripts,
+}
