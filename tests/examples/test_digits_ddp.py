@@ -15,10 +15,10 @@ from tests.examples.ranks import REPOSITORY, Ranks
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(400)]
 
 SCRIPT = "examples/digits_ddp/train.py"
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 OPTIONS = ("--steps", "120", "--save-every", "20")
 
 

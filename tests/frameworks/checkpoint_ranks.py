@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -294,11 +295,12 @@ def rescue(steps: int, how: str = "asked", choices: dict[str, Any] | None = None
 
     Args:
         steps: to make.
-        how: ``asked`` by the agent, ``in a step`` of the optimizer, with weights that are ``not finite``, or
-            with ``no room``.
+        how: ``asked`` by the agent, or while the training ``goes on``; ``in a step`` of the optimizer, with
+            weights that are ``not finite``, or with ``no room``.
         choices: of the training.
     """
-    training = Training(**(choices or {}))
+    training, begun = Training(**(choices or {})), threading.Event()
+    training.optimizer.register_step_pre_hook(lambda *_: begun.set())
     checkpoints = Checkpoints(every=None)
     start = checkpoints.load(training.state)
     loaded = training.seen()
@@ -318,11 +320,33 @@ def rescue(steps: int, how: str = "asked", choices: dict[str, Any] | None = None
         resource.setrlimit(resource.RLIMIT_FSIZE, (512, most))
         own.keep(0.0)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    elif how == "goes on":
+        _go_on_while_it_is_kept(training, checkpoints, start + steps, begun)
     elif steps:
         os.kill(os.getpid(), own._channel.rescue_signal)
         wait_until(lambda: not own._channel.rescue_signal, "the state to be kept", timeout_s=60.0)
     kept = sorted(name for name in os.listdir(own.folder) if name.startswith("rescued"))
     return {"start": start, "loaded": loaded, "seen": training.seen(), "kept": kept}
+
+
+def _go_on_while_it_is_kept(
+    training: Training, checkpoints: Checkpoints, step: int, begun: threading.Event
+) -> None:
+    """Make steps until the state is kept; each write begins as the optimizer comes to its next step."""
+    own, save = rescue_of(checkpoints), torch.save
+
+    def save_late(content: Any, path: Any) -> None:
+        begun.clear()
+        begun.wait(0.3)  # for so long if the optimizer waits already
+        save(content, path)
+
+    torch.save = save_late
+    os.kill(os.getpid(), own._channel.rescue_signal)
+    while own._channel.rescue_signal:
+        training.step(step)
+        step += 1
+        checkpoints.done(step, training.state)
+    torch.save = save
 
 
 def die_in_a_rescue(steps: int, signs: str) -> list[str]:

@@ -1,5 +1,6 @@
 """A training of two ranks that tell their steps in files; its arguments: number of steps, directory, the step
-at which rank 1 fails. If the directory has a file `held`, saves after the first one wait until it is gone.
+at which rank 1 fails. If the directory has a file `held`, saves after the first one wait until it is gone;
+with a file `paused` rank 0 waits before the step that stands in it.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ def main(steps: int, place: Path, fails_at: int) -> None:
         model(torch.ones(8, 16)).sum().backward()
     is_held = (place / "held").exists()
     torch.distributed.checkpoint.save = HeldSave(place / "held")
+    paused = place / "paused"
+    paused_at = int(paused.read_text()) if paused.exists() else -1
     checkpoints = Checkpoints(every=EVERY_HELD if is_held else EVERY)
     state = {"model": model, "optimizer": optimizer, "schedule": schedule}
     with (place / f"steps-{rank}").open("a", buffering=1) as told:
@@ -78,6 +81,8 @@ def main(steps: int, place: Path, fails_at: int) -> None:
             inputs = torch.randn(32, 16, generator=torch.Generator().manual_seed(step * ranks + rank))
             if rank == 1 and step == fails_at:
                 raise ValueError(f"step {step} cannot be made")
+            while (rank, step) == (0, paused_at) and paused.exists():
+                time.sleep(0.05)
             optimizer.zero_grad()
             ((model(inputs) - inputs.sum(dim=1, keepdim=True)) ** 2).mean().backward()
             optimizer.step()

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ LIMIT_S = 120.0
 SEED = 7
 KILLS = 4
 STEPS = 160
+PAUSED_AT = 60
 SCRIPT = Path(__file__).with_name("rescued_training.py")
 
 
@@ -96,6 +98,13 @@ def test_the_newest_state_counts_and_takes_the_place_of_older_ones(ranks: RankSe
     assert [0, 2, 4] == starts
     assert ["6"] == [name.split("-")[2] for name in node.kept() if name.split("-")[1] == "3"]
     assert 2 >= len(node.kept())
+
+
+def test_a_state_is_kept_while_the_training_goes_on(ranks: RankServer, node: Node) -> None:
+    """The other ranks are there still, and steps follow each other faster than the state is written."""
+    first = rescued(ranks, node, 2, 2, "goes on")
+    assert [1, 1] == [len(value["kept"]) for value in first]
+    assert 2 <= rescued(ranks, node, 2, 0)[0]["start"]
 
 
 @pytest.mark.parametrize("how", ["in a step", "not finite", "no room"])
@@ -197,6 +206,13 @@ class Training:
         """Have saves wait no longer."""
         (self._place / "held").unlink()
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Have rank 0 wait, and so all, after the step `PAUSED_AT`; begin it before workers start."""
+        (self._place / "paused").write_text(str(PAUSED_AT))
+        yield
+        (self._place / "paused").unlink()
+
     def lines(self, rank: int) -> list[list[str]]:
         """Return what a rank has told."""
         path = self._place / f"steps-{rank}"
@@ -272,9 +288,10 @@ def test_workers_that_are_killed_at_random_moments_cost_one_step_at_most(
     """From a seed; checkpoints in files are far apart, and the result is that of a run left alone."""
     training = new_training(*alone(KILLS))
     chance = random.Random(SEED)
-    for count in range(1, KILLS + 1):
-        training.wait_for_start(count)
-        training.kill_after(chance.randrange(2), chance.randrange(STEPS // KILLS // 2))
+    with training.paused():  # without it the run might end before the last kill
+        for count in range(1, KILLS + 1):
+            training.wait_for_start(count)
+            training.kill_after(chance.randrange(2), chance.randrange(PAUSED_AT // KILLS))
     assert 0 == training.wait()
     done = 0
     for kind, step, *_ in training.lines(0):
@@ -299,7 +316,7 @@ def kept_by(run: Path) -> list[Path]:
 
 
 def test_a_preemption_and_a_lost_node_cost_one_step_at_most(
-    new_training: Callable[..., Training], tmp_path: Path
+    new_training: Callable[..., Training], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Where the file system hangs as Slurm wants the nodes back, and later one of two agents is killed.
 
@@ -319,18 +336,19 @@ def test_a_preemption_and_a_lost_node_cost_one_step_at_most(
     for path in kept_by(run / "run"):
         path.rename(path.with_name(kept_name(now - 60, now - 1)))
     training.let_save()
-    told = len(training.lines(0))
-    training.start("--nnodes", "1:2")
-    training.wait_for_lines(0, told + 20)
-    assert [] == kept_by(run / "run")
-    training.agents[1].kill()
+    with training.paused():
+        training.start("--nnodes", "1:2")
+        training.wait_for_step(PAUSED_AT)
+        assert [] == kept_by(run / "run")
+        training.agents[1].kill()
     assert 0 == training.wait()
-    *before, again = [int(step) for step, _ in training.starts(0)]
-    assert [0, 30, 31] == before
+    said = capfd.readouterr().err.splitlines()
+    assert [] == [line for line in said if "was not kept" in line or "lost it" in line], said
+    assert ["0", "30", "31", str(PAUSED_AT)] == [step for step, _ in training.starts(0)]
     done, loaded = training.digests("done"), training.digests("loaded")
     assert [done[29], (31, done[30][1])] == loaded[1:3]
     assert done[31:45] == done[50:64]
-    assert again >= done[-STEPS + again - 1][0] - 1 > 31
+    assert done[PAUSED_AT + 18] == (PAUSED_AT, loaded[3][1])
     facts = [fact for log in run.glob("run/account/*.log") for fact in parse_facts(log.read_bytes())]
-    assert {0, 30, 31, again, None} == {fact.began for fact in facts}
+    assert {0, 30, 31, PAUSED_AT, None} == {fact.began for fact in facts}
     assert {STEPS, None} == {fact.total for fact in facts}

@@ -75,6 +75,11 @@ class Marks(Generic[Value]):
         if self._noted and self._noted[-1].left is None:
             self._noted[-1].left = new()
 
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the program has noted a step and not come to change the state since."""
+        return bool(self._noted) and self._noted[-1].left is None
+
     def wait(self) -> None:
         """Wait until the device has ended the newest step that was noted."""
         if self._noted:
