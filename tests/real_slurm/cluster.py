@@ -9,7 +9,7 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ LOG_TAIL_LINES = 40
 USER_PATH = "/usr/local/bin:/usr/bin:/bin"
 EXTRA = os.environ.get("DEVCLUSTER_EXTRA", "")  # lines of slurm.conf, between semicolons
 DELAYS = os.environ.get("DEVCLUSTER_DELAYS", "")  # SECONDS:SEED, see `delay_strike`
+_PATIENCE = 2.0  # times the limit of each wait: it costs nothing where the event comes
 _STRIKES = frozenset({"scancel", "update", "requeue", "suspend", "resume", "crash", "cut", "exec", "stop"})
 _random = random.Random(DELAYS.partition(":")[2])
 
@@ -148,6 +149,10 @@ class Cluster(Waits, Facts):
         """Let bob take whole nodes in partition `high`, preempting who is there; returns the job id."""
         words = ("--partition=high", f"--nodes={nodes}", "--exclusive", *options)
         return self.submit("bob", *words, wrap="sleep 600")
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float, what: str) -> None:
+        """Wait until a condition holds, for longer than on a machine that has nothing else to do."""
+        super().wait_for(predicate, _PATIENCE * timeout, what)
 
     def cancel_all(self) -> None:
         """Cancel every job and wait until none is left, not even completing."""

@@ -30,7 +30,7 @@ from tests.real_slurm.results import ResultsFile
 
 TRACKERS = os.environ.get("DEVCLUSTER_PROCTRACK", "")
 
-TIMEOUT_S = 300
+TIMEOUT_S = 450
 """Limit of one test with its fixtures, unless it has a `timeout` marker of its own."""
 
 StartCluster = Callable[..., Cluster]
