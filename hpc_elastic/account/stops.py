@@ -79,11 +79,17 @@ def leaver_of(entry: NodeLeft) -> Leaver | None:
 
 
 def with_leavers(stop: Stop, leavers: Iterable[Leaver]) -> Stop:
-    """Return a stop with nodes that were called away, unless the whole run stops as its user wishes."""
+    """Return a stop with nodes that were called away, unless the whole run stops as its user wishes.
+
+    A signal is taken for a preemption at first; the cause for which all its nodes leave counts then.
+    """
     if stop.cause not in CALLED_AWAY:
         return stop
     all_of_them = dict.fromkeys((*stop.leavers, *leavers))
     nodes = dict.fromkeys((*stop.nodes, *(one.node for one in all_of_them)))
+    causes = {one.cause for one in all_of_them}
+    if stop.cause is Cause.PREEMPTION and len(causes) == 1 and len(nodes) == len(all_of_them):
+        stop = stop._replace(cause=causes.pop())
     return stop._replace(nodes=tuple(nodes), leavers=tuple(all_of_them))
 
 

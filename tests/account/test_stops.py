@@ -190,6 +190,19 @@ def test_each_node_of_an_array_that_was_called_away_is_named_with_its_reason() -
     assert ((), "stopped by the user") == (stop.leavers, text(stop))
 
 
+def test_a_signal_that_slurm_explains_as_a_node_leaves_is_no_preemption() -> None:
+    """One that stays one for another node is."""
+    away = [
+        NodeLeft(EPOCH, "n2.1", "n2", Cause.CANCEL),
+        NodeLeft(EPOCH, "n3.1", "n3", Cause.PREEMPTION, asked=Asked("SIGTERM", Answer.CONFIRMS)),
+    ]
+    signal = RoundEnded(1, Cause.PREEMPTION, ("n2",), None)
+    (stop,) = stops(ELASTIC, FIRST, signal, away[0])
+    assert (Cause.CANCEL, ("n2",)) == (stop.cause, stop.nodes)
+    (stop,) = stops(ELASTIC, FIRST, signal, *reversed(away))
+    assert (Cause.PREEMPTION, {"n2", "n3"}) == (stop.cause, set(stop.nodes))
+
+
 def test_a_drill_is_told_as_one() -> None:
     """So that nobody looks for a fault at night; one that was called off has done nothing."""
     drill = DrillBegan(EPOCH, "1", "n3", "drill: the agent on n3 is killed")

@@ -123,7 +123,9 @@ def test_a_folder_that_cannot_be_listed_is_not_empty(
     with monkeypatch.context() as refused:
         refused.setattr(os, "listdir", _refuse)
         assert 2 == app.run(["status"])
-    assert "cannot be listed: Permission denied" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "cannot be listed: Permission denied" in said
+    assert "chmod u+rx " in said
     gone = folder.parent / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

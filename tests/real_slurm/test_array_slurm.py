@@ -36,6 +36,11 @@ def wait_left(run: Run, node: str, cause: Cause) -> None:
     run.wait(has_left, f"{node} to leave for {cause.value}")
 
 
+def wait_running(run: Run) -> None:
+    """Wait until a round runs, so that what is done next is a stop of its own."""
+    run.wait(lambda state: state.running is not None, "the next round")
+
+
 def restarts(run: Run, tasks: dict[str, int]) -> dict[str, int]:
     """Return how often Slurm has put the task on each node back into the queue."""
     return {node: int(task(run, number)["Restarts"]) for node, number in tasks.items()}
@@ -51,6 +56,7 @@ def strike_three_of_four(cluster: Cluster, run: Run) -> list[str]:
     cluster.run("alice", ["scontrol", "requeue", f"{run.job_id}_{on[by_hand]}"])
     wait_left(run, by_script, Cause.LAUNCH_FAILURE)
     wait_left(run, by_hand, Cause.REQUEUE)
+    wait_running(run)
     cluster.execute(by_srun, "pkill", "-KILL", "--oldest", "-x", "srun")
     wait_log(run, on[by_srun], "start the agent again (1 of 3)")
     run.wait(lambda _state: set(restarts(run, on).values()) == {0, 1}, "the requeues")
@@ -84,6 +90,7 @@ def test_what_happens_to_one_task_costs_no_other_its_start(cluster: Cluster) -> 
     cluster.as_root("scontrol", "update", f"jobid={run.job_id}_{on[final]}", "requeue=0")
     cluster.as_root("scontrol", "update", f"nodename={down}", "state=down", "reason=test")
     wait_left(run, down, Cause.NODE_LOSS)
+    wait_running(run)
     # Slurm holds a job that it starts again on a node that still clears up after it.
     cluster.as_root("scontrol", "update", f"nodename={down}", "state=drain", "reason=test")
     high = cluster.submit_high(2, f"--nodelist={wanted},{final}")

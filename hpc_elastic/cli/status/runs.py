@@ -21,6 +21,7 @@ from hpc_elastic.slurm.run_jobs.existing_run import Folder, look_into, names_of_
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, read_run, spec_trouble
 from hpc_elastic.slurm.run_jobs.signs_of_life import is_in_doubt, signs_of
 from hpc_elastic.slurm.submit.run_dir import identity_trouble
+from hpc_elastic.store.plain_file import access_fix
 from hpc_elastic.text import for_shell, visible
 
 _MOST_FOREIGN = 10  # directories of other users that are named
@@ -56,9 +57,8 @@ def _listed(folder: str) -> Folder:
     there = look_into(folder)
     if there.trouble:
         place = visible(os.path.abspath(folder))
-        raise RunDirError(
-            f"the runs below {place} cannot be listed: {there.trouble}", where="RUN", fix="ask its owner"
-        )
+        what = f"the runs below {place} cannot be listed: {there.trouble}"
+        raise RunDirError(what, where="RUN", fix=access_fix(os.path.abspath(folder), "rx"))
     return there
 
 
