@@ -78,7 +78,7 @@ def test_the_rate_without_faults_is_that_of_the_steps_alone() -> None:
 def test_a_run_with_a_fault_is_measured(tmp_path: Path) -> None:
     """Steps count after the fault, too, and the table has the row."""
     into = tmp_path / "ettr.json"
-    length = ("--minutes", "0.7", "--fault-every", "17", "--seed", "5", "--ways", "hpc_elastic --preload")
+    length = ("--minutes", "0.4", "--fault-every", "9", "--seed", "5", "--ways", "hpc_elastic --preload")
     argv = [sys.executable, str(BENCH), "--measure", "ettr", *length, "--json", str(into)]
     ended = subprocess.run(argv, capture_output=True, text=True, timeout=350, check=False)
     assert 0 == ended.returncode, ended.stderr

@@ -16,7 +16,7 @@ from hpc_elastic.testing.fake_slurm import FakeSlurm, Settings
 
 ETTR = "ettr"
 GRACE_S = 20.0
-HANG_S = 15.0
+HANG_S = 8.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ TRAIN = Path(__file__).with_name("train.py")
 SUBMITTED = Path(__file__).with_name("submitted.py")
 NODES = 2
 NEVER_SPENT = "100000"
-PRELOADED = "torch,sklearn.datasets,torch.nn.parallel,torch._dynamo,torch.distributed.checkpoint"
+PRELOADED = "torch,sklearn.datasets,torch.nn.parallel,torch._dynamo,hpc_elastic.frameworks.torch"
 
 # The agents meet at a port that is new for each start, and each round of workers at a store of its own: else
 # a restart may meet the addresses of the round before, and hang.
@@ -83,7 +83,7 @@ def _ours(job: Job, *flags: str) -> str:
 
 
 def _ours_preloaded(job: Job) -> str:
-    return _ours(job, "--preload", PRELOADED)
+    return _ours(job, "--preload", PRELOADED, "--keep-in-memory", "15m")
 
 
 def _looped(job: Job, launcher: list[str]) -> str:
@@ -138,7 +138,7 @@ class Way(NamedTuple):
 
 WAYS = (
     Way("hpc_elastic", _ours),
-    Way("hpc_elastic --preload", _ours_preloaded),
+    Way("hpc_elastic --preload", _ours_preloaded),  # with states that outlive a requeue, too
     Way("torchrun", _torchrun),
     Way("ft_launcher", _ft_launcher, "nvidia_resiliency_ext"),
     Way("submitit", _submitit, "submitit"),
