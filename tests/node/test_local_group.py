@@ -115,6 +115,13 @@ def test_a_worker_is_asked_once_to_keep_its_state(keeping: LocalGroup, tmp_path:
     wait_for(lambda: not keeping.is_rescuing(102.0, 110.0), "the state to be kept")
 
 
+def test_a_worker_that_was_stopped_is_asked_too(keeping: LocalGroup, tmp_path: Path) -> None:
+    """It goes on, as the agent would else wait in vain for its answer."""
+    os.kill(keeping.context.pids()[0], signal.SIGSTOP)
+    assert keeping.is_rescuing(100.0, 110.0)
+    wait_for((tmp_path / "kept").exists, "the worker to be asked")
+
+
 def test_a_worker_that_keeps_its_state_has_its_time(keeping: LocalGroup, tmp_path: Path) -> None:
     """Then it is ended all the same."""
     assert not keeping.is_rescuing(110.0, 110.0)

@@ -316,6 +316,8 @@ class LocalGroup:
     def is_rescuing(self, now: float, until: float) -> bool:
         """Ask the live workers to keep their state in this node's memory, once; tell whether one still does.
 
+        A worker that was stopped (SIGSTOP) goes on, as it could not answer otherwise.
+
         Args:
             now: monotonic time [s].
             until: when they are not waited for any longer.
@@ -333,6 +335,7 @@ class LocalGroup:
             for rank, number in able.items():
                 with suppress(OSError):
                     os.kill(pids[rank], number)
+                    os.kill(pids[rank], signal.SIGCONT)
         return bool(able)
 
     def stop_bound(self, now: float) -> int | None:
