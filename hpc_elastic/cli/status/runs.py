@@ -56,9 +56,9 @@ def _listed(folder: str) -> Folder:
     """
     there = look_into(folder)
     if there.trouble:
-        place = visible(os.path.abspath(folder))
-        what = f"the runs below {place} cannot be listed: {there.trouble}"
-        raise RunDirError(what, where="RUN", fix=access_fix(os.path.abspath(folder), "rx"))
+        place = os.path.abspath(folder)
+        what = f"the runs below {visible(place)} cannot be listed: {there.trouble}"
+        raise RunDirError(what, where="RUN", fix=access_fix(place, "rx"))
     return there
 
 

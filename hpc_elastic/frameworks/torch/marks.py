@@ -72,7 +72,7 @@ class Marks(Generic[Value]):
         Args:
             new: returns a mark at this place.
         """
-        if self._noted and self._noted[-1].left is None:
+        if self.is_unchanged:
             self._noted[-1].left = new()
 
     @property

@@ -333,7 +333,6 @@ class Rescue:
         self._has_stepped = False  # an optimizer has told of a step
         self._own = OwnFile(self.folder, place.round, place.rank)
         self._is_over = False
-        self._is_wanted = False  # `keep` is under way in some thread
         self._pid = os.getpid()  # children of this process keep nothing
         self._is_asked = heed(self.keep)
         atexit.register(self._at_end)
@@ -398,8 +397,8 @@ class Rescue:
 
         The other ranks may still be there: then steps follow each other faster than a large state is written.
         """
-        if self._is_wanted and self._marks.is_unchanged:
-            with self._lock:
+        if self._marks.is_unchanged:
+            with self._lock:  # of `keep`
                 pass
         if self._layout is None or self._is_over:
             return
@@ -425,7 +424,6 @@ class Rescue:
         Args:
             wait_s: for a step of an optimizer that is under way [s].
         """
-        self._is_wanted = True
         with self._lock:
             until = self._clock.monotonic() + wait_s
             while not self._is_over:
