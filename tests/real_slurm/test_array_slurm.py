@@ -10,6 +10,7 @@ import pytest
 from hpc_elastic.record.journal import Cause, Decision, NodeLeft, Requeued, RoundFormed, StopKind, TaskStopped
 from hpc_elastic.record.node_faults import node_faults
 from hpc_elastic.record.run_log import read_records
+from hpc_elastic.record.state import RunState
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import PYTHON, SLOW, Run, installed_for_users, nodes_of, plain, submit
 from tests.real_slurm.test_array import QUICK, STEPS, task_on, wait_empty_queue, wait_log, wait_size
@@ -37,8 +38,13 @@ def wait_left(run: Run, node: str, cause: Cause) -> None:
 
 
 def wait_running(run: Run) -> None:
-    """Wait until a round runs, so that what is done next is a stop of its own."""
-    run.wait(lambda state: state.running is not None, "the next round")
+    """Wait until a round runs that no node has left, so that what is done next is a stop of its own."""
+
+    def runs(state: RunState) -> bool:
+        members = state.running.members if state.running is not None else ()
+        return bool(members) and state.left.isdisjoint(one.node_id for one in members)
+
+    run.wait(runs, "the next round")
 
 
 def restarts(run: Run, tasks: dict[str, int]) -> dict[str, int]:
