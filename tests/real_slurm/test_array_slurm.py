@@ -157,18 +157,18 @@ def test_an_array_ends_once_and_for_all(cluster: Cluster) -> None:
     cancelled = submit(cluster, (*SMALL, "--nodes", "1:2"), plain(cluster, *SLOW, steps=4000))
     broken.wait(lambda _state: StopKind.FAILED in stops(broken), "the script to fail")
     mended.touch()
-    wait_size(cancelled, 2)
+    first, second = (task_on(cancelled, node) for node in nodes_of(wait_size(cancelled, 2)))
     for run in (done, fails, spent):
         cluster.run("alice", ["scontrol", "requeue", f"{run.job_id}_0"])
-    cluster.run("alice", ["scancel", "--signal=TERM", f"{cancelled.job_id}_0"])
-    cluster.wait_for(lambda: task(cancelled, 0)["Restarts"] == "1", 60, "the requeue of a task")
+    cluster.run("alice", ["scancel", "--signal=TERM", f"{cancelled.job_id}_{first}"])
+    cluster.wait_for(lambda: task(cancelled, first)["Restarts"] == "1", 60, "the requeue of a task")
     cluster.run("alice", ["scancel", cancelled.job_id])
     for run, code in ((done, "0:0"), (fails, "1:0"), (spent, "1:0")):
         check_second_end(run, code)
     assert [1, 3, 1] == [len(run.entries(RoundFormed)) for run in (done, fails, spent)]
     assert "ZeroDivisionError" in fails.log()
     assert Decision.CANCELLED is decided(cancelled)[0]
-    for number, restarts in ((0, "1"), (1, "0")):
+    for number, restarts in ((first, "1"), (second, "0")):
         found = task(cancelled, number)
         assert ("CANCELLED", restarts) == (found["JobState"], found["Restarts"])
     wait_size(broken, 2)
