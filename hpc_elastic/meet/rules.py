@@ -190,10 +190,10 @@ class Gathering:
         return _in_rank_order(view.state.expected, ids)
 
     @cached_property
-    def place(self) -> int | None:
-        """The place of this node among those that wait; None if it does not."""
+    def turn(self) -> int | None:
+        """How many of those that wait form the round before this node does; None if it does not wait."""
         ready, me = self.ready, self._view.me
-        return ready.index(me) if me in ready else None
+        return _in_turn(self._view, ready).index(me) if me in ready else None
 
     @cached_property
     def coming(self) -> frozenset[str]:
@@ -345,9 +345,19 @@ def _is_turn_of(chosen: tuple[str, ...], view: Joining, waited: Waited, now: flo
 
     The first reads the contributions of all others, so that it needs longer for more of them.
     """
-    place, since = chosen.index(view.me), waited.complete_since
+    turn, since = _in_turn(view, chosen).index(view.me), waited.complete_since
     patience = max(view.settings.leader_patience, READ_S * len(chosen))
-    return place == 0 or (since is not None and now - since >= place * patience)
+    return turn == 0 or (since is not None and now - since >= turn * patience)
+
+
+def _in_turn(view: Joining, node_ids: Iterable[str]) -> list[str]:
+    """Return nodes in the order in which they may form the round: those that look at the others come first.
+
+    These are the first ones by rank where the names are known, else those that announce a start at once.
+    """
+    if view.state.expected:
+        return [*node_ids]
+    return sorted(node_ids, key=lambda one: not announces_at_once(node_of(one), (), view.settings))
 
 
 def look_interval(view: Joining, now: float) -> float:
@@ -366,14 +376,16 @@ def nodes_known(view: Joining) -> int:
 
 
 def is_among_the_first(view: Joining, now: float) -> bool:
-    """Tell whether this node may have to form the next round, by its place among the waiting nodes.
+    """Tell whether this node may have to form the next round, by its turn among the waiting nodes.
 
-    Before the start of the run is announced no node waits, and none has a place to look for.
+    Before the start of the run is announced no node waits, and none has a turn to look for.
     """
     if view.state.epoch < view.epoch:
         return False
-    place = gathering(view, now).place
-    return not view.state.expected if place is None else place < WATCHERS
+    turn = gathering(view, now).turn
+    if turn is None:  # not seen yet: where the names are known, this node knows that it is none of the first
+        return view.announces and not view.state.expected
+    return turn < WATCHERS
 
 
 def wait_on(view: Joining, waited: Waited, now: float) -> Waited:

@@ -20,7 +20,7 @@ from hpc_elastic.errors import (
     StoreError,
     TakenOverError,
 )
-from hpc_elastic.meet import liveness, rules
+from hpc_elastic.meet import rules
 from hpc_elastic.meet.interface import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from hpc_elastic.meet.join_progress import beside_text, is_due, too_few_text, waiting_text
 from hpc_elastic.meet.member_names import Phase
@@ -249,7 +249,9 @@ class SharedFsRendezvous(RendezvousHandler):
     def _may_be_first(self) -> bool:
         """Tell whether this node may have to form the round, before any look."""
         expected = self.run.facts.expected
-        return self.run.node in expected[: liveness.WATCHERS] or self.run.node not in expected
+        if expected and self.run.node not in expected:
+            return True
+        return rules.announces_at_once(self.run.node, expected, self.run.settings)
 
     def _stand_in(self, state: RunState) -> None:
         """Publish this node's contribution, once per round, and that it wants to be in the next one.

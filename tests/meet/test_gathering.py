@@ -29,7 +29,7 @@ def results(found: Gathering) -> tuple[object, ...]:
     return (
         found.outdated,
         found.ready,
-        found.place,
+        found.turn,
         found.coming,
         found.surely_coming,
         found.missing,

@@ -85,6 +85,28 @@ def test_few_nodes_announce_a_start() -> None:
     assert all(announces_at_once(name, (), SETTINGS._replace(min_nodes=15)) for name in names)
 
 
+def test_where_no_names_are_known_those_that_announce_form_the_round() -> None:
+    """They look at the others from the start; where all of them are gone the first by name does."""
+    names = tuple(f"node{number:04d}" for number in range(64))
+    settings = SETTINGS._replace(min_nodes=64, max_nodes=64)
+    state = after(start(expected=()))
+    first, *later = [name for name in names if announces_at_once(name, (), settings)]
+    beside = next(name for name in names if name < first)
+
+    def view_of(me: str, there: tuple[str, ...]) -> Joining:
+        own = announces_at_once(me, (), settings)
+        return joining(state, here(*there), me=me, settings=settings)._replace(announces=own)
+
+    assert isinstance(step(view_of(first, names), T0), FormRound)
+    assert all(isinstance(step(view_of(one, names), T0), Wait) for one in (beside, *later))
+    for there in (names, ()):  # the node itself is seen, or not yet
+        intervals = [rules.look_interval(view_of(one, there), T0) for one in (first, beside)]
+        assert [0.0, settings.heartbeat_interval] == intervals
+    left = tuple(name for name in names if name not in (first, *later))
+    turns = [Gathering(view_of(one, left), T0).turn for one in (*left[:3], left[-1])]
+    assert [0, 1, 2, len(left) - 1] == turns
+
+
 def test_the_last_call_is_of_a_time_since_there_are_enough() -> None:
     """A node that is too few has its own time."""
     view = joining(after(start()), here("n1", "n2", at=T0 + 29), settings=SETTINGS)

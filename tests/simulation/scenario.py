@@ -34,6 +34,7 @@ class Chances(NamedTuple):
     weather: Weather = Weather()
     work_s: tuple[float, float] = (2.0, 10.0)
     may_lose: bool = True  # whether a round may end because nodes are lost
+    named: float = 0.7  # the chance that the nodes of a start know each other's names
     early: float = 0.0  # the chance that the workers of a node have less to do than those of the others
 
 
@@ -98,7 +99,7 @@ class Scenario:
         world, chances = self.world, self.chances
         self._restarts += 1
         names = tuple(f"n{i}" for i in range(chances.nodes))
-        expected = names if world.random.random() < 0.7 else ()
+        expected = names if world.random.random() < chances.named else ()
         epoch = Epoch(0, 0, self._restarts, 0)
         work_s = world.random.uniform(*chances.work_s)
         start = Start(epoch, expected, self.settings, work_s, early=chances.early)

@@ -18,6 +18,8 @@ WORLDS = {
     "wild": Chances(faults=(10, 24), weather=WILD),
     "two-of-four": Chances(min_nodes=2, max_nodes=3, faults=(4, 12), weather=ROUGH),
     "eight": Chances(nodes=8, max_nodes=8, faults=(4, 12), weather=ROUGH),
+    # so many that only some look at the others from the start
+    "unnamed": Chances(nodes=16, min_nodes=16, max_nodes=16, named=0.0, faults=(2, 5), within_s=15.0),
     "loss": Chances(faults=(1, 2), kinds=("kill",), within_s=12.0),
     "uneven": Chances(
         nodes=3, min_nodes=3, max_nodes=3, faults=(2, 5), kinds=("worker crash",), within_s=12.0, early=0.6
@@ -84,7 +86,7 @@ ARRAYS = {
 }
 WORLDS.update(ARRAYS)
 
-_MIX = tuple(name for name in WORLDS if name not in ("calm", "eight")) + ("small",) * 4 + ("three",) * 4
+_MIX = tuple(name for name in WORLDS if name not in ("calm", "eight", "unnamed")) + ("small",) * 4 + ("three",) * 4
 
 
 def mixed(seed: int) -> str:
