@@ -86,7 +86,8 @@ ARRAYS = {
 }
 WORLDS.update(ARRAYS)
 
-_MIX = tuple(name for name in WORLDS if name not in ("calm", "eight", "unnamed")) + ("small",) * 4 + ("three",) * 4
+_RARE = ("calm", "eight", "unnamed")
+_MIX = tuple(name for name in WORLDS if name not in _RARE) + ("small",) * 4 + ("three",) * 4
 
 
 def mixed(seed: int) -> str:
