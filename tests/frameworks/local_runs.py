@@ -121,6 +121,10 @@ class LocalRun:
         found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
         return found
 
+    def agents_said(self) -> str:
+        """Return what all agents have told."""
+        return "".join(path.read_text() for path in Path(self.paths.agent_logs).glob("*.log"))
+
     def printed(self) -> str:
         """Return what all workers have printed."""
         return "".join(path.read_text() for path in (self.directory / "logs").rglob("std*.log"))

@@ -53,9 +53,12 @@ def whole_result(place: Path, example: str, ranks: int = 2) -> dict[str, Any]:
         return result()
 
 
-def stopped_and_resumed(new_run: NewRun, example: str, nodes: int = 2) -> LocalRun:
+def stopped_and_resumed(
+    new_run: NewRun, example: str, nodes: int = 2, workers: int = 1, *, is_preloaded: bool = False
+) -> LocalRun:
     """Return a run that was stopped between two regular checkpoints, resumed, and is done."""
-    run = new_run("stopped", example).start(nodes, 1, *SLOW)
+    flags = ("--preload", LIBRARIES[example]) if is_preloaded else ()
+    run = new_run("stopped", example).start(nodes, workers, *SLOW, flags=flags)
     stopped = run.stop()
     ending = run.state().ending
     assert ending is not None
@@ -66,6 +69,7 @@ def stopped_and_resumed(new_run: NewRun, example: str, nodes: int = 2) -> LocalR
     second = run.rounds()[1]
     assert second.checkpoint is not None
     assert stopped == second.checkpoint.step
+    assert is_preloaded is ("preloaded " in run.agents_said())
     return run
 
 
@@ -78,16 +82,16 @@ def test_lightnings_trainer(new_run: NewRun, tmp_path: Path) -> None:
 
 
 def test_hugging_faces_trainer(new_run: NewRun, tmp_path: Path) -> None:
-    """Its own checkpoints count; resumed in the middle of an epoch the result is the same."""
+    """Its own checkpoints count; resumed in the middle of an epoch the result is the same, with a preload."""
     need("transformers")
-    run = stopped_and_resumed(new_run, "huggingface_trainer")
+    run = stopped_and_resumed(new_run, "huggingface_trainer", 1, 2, is_preloaded=True)
     assert whole_result(tmp_path, "huggingface_trainer") == run.result()
 
 
 def test_accelerate(new_run: NewRun, tmp_path: Path) -> None:
-    """It finds its ranks in the environment, and the result is the same."""
+    """It finds its ranks in the environment, and the result is the same, with a preload."""
     need("accelerate")
-    run = stopped_and_resumed(new_run, "accelerate_loop")
+    run = stopped_and_resumed(new_run, "accelerate_loop", 1, 2, is_preloaded=True)
     assert whole_result(tmp_path, "accelerate_loop") == run.result()
 
 
