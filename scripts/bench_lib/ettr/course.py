@@ -17,7 +17,8 @@ from hpc_elastic.testing.fake_slurm import FakeSlurm
 KINDS = ("worker-kill", "node-crash", "preemption", "hang")
 BEGIN_LIMIT_S = 180.0
 LOOK_S = 0.1
-AWAY_S = 5.0  # a node that has crashed, and the other job that has preempted
+HELD_S = 5.0  # how long the other job that has preempted keeps its nodes
+AWAY_S = 20.0  # how long a node that has crashed is away: twice as long as Slurm takes to notice it
 
 
 class Note(NamedTuple):
@@ -118,7 +119,7 @@ def _strike(
         slurm.crash(victim.node)
         mends.append((at + AWAY_S, victim.node))
     else:
-        mends.append((at + AWAY_S, slurm.submit_high(NODES + 1)))
+        mends.append((at + HELD_S, slurm.submit_high(NODES + 1)))
     strikes.append(Strike(at, kind))
 
 

@@ -38,17 +38,30 @@ def measure(options: argparse.Namespace, failures: list[str]) -> dict[str, Outco
     faults = plan(options.seed, options.fault_every, length_s)
     found: dict[str, Outcome] = {}
     try:
-        undisturbed = rate(_run(WAYS[0], options, [], min(length_s, 60.0)))
+        before = _undisturbed(options)
+        for way in (way for way in ways if way.is_there):
+            print(f"{way.name}: {ETTR} ...", file=sys.stderr, flush=True)
+            try:
+                course = _run(way, options, faults, length_s)
+            except GroupError as error:
+                failures.append(f"{ETTR}, {way.name}: {error}")
+                continue
+            after = _undisturbed(options)
+            found[way.name] = outcome(course, (before + after) / 2)
+            before = after
     except GroupError as error:
         failures.append(f"{ETTR}, without faults: {error}")
-        return found
-    print(f"without faults: {undisturbed:.2f} steps per second", file=sys.stderr, flush=True)
-    for way in (way for way in ways if way.is_there):
-        print(f"{way.name}: {ETTR} ...", file=sys.stderr, flush=True)
-        try:
-            found[way.name] = outcome(_run(way, options, faults, length_s), undisturbed)
-        except GroupError as error:
-            failures.append(f"{ETTR}, {way.name}: {error}")
+    return found
+
+
+def _undisturbed(options: argparse.Namespace) -> float:
+    """Return the steps per second without faults; measured around each way, since machines change their pace.
+
+    Raises:
+        GroupError: the job was refused, or did not begin.
+    """
+    found = rate(_run(WAYS[0], options, [], min(15 * options.minutes, 60.0)))
+    print(f"without faults: {found:.2f} steps per second", file=sys.stderr, flush=True)
     return found
 
 
