@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.meet.membership import Membership, NodeFacts
-from hpc_elastic.meet.rules import MeetingSettings
+from hpc_elastic.meet.rules import MeetingSettings, announces_at_once
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
 from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
 from hpc_elastic.paths import RunPaths
@@ -44,12 +44,23 @@ def member(index: int) -> Member:
     return Member(f"{name}.{1000 + index}", name, 1, "default_role")
 
 
+def _settings(world: World) -> MeetingSettings:
+    return MeetingSettings(min_nodes=world.nodes, max_nodes=world.nodes)
+
+
+def _expected(world: World) -> tuple[str, ...]:
+    return tuple(node_name(index) for index in range(world.nodes)) if world.known else ()
+
+
+def looks_from_the_start(world: World, index: int) -> bool:
+    """Tell whether a node looks at the others before the round: the first of these forms it."""
+    return announces_at_once(node_name(index), _expected(world), _settings(world))
+
+
 def make_run(world: World, index: int, store: Store, clock: Clock | None = None) -> SharedRun:
     """Return one node's hold on the shared state, put together as an agent does."""
-    used = clock or SystemClock()
-    settings = MeetingSettings(min_nodes=world.nodes, max_nodes=world.nodes)
-    name = node_name(index)
-    expected = tuple(node_name(other) for other in range(world.nodes)) if world.known else ()
+    used, settings = clock or SystemClock(), _settings(world)
+    name, expected = node_name(index), _expected(world)
     facts = NodeFacts(member(index), host=name, addr=name)
     return SharedRun(
         RunLog(store, used, name, ContentionLock(world.paths.lock, used)),

@@ -33,15 +33,24 @@ def waiting_turn(scale: Scale) -> Iterator[Series]:
         first, other = (Series(_MEASURE, _WHAT, f"{system}, {who}") for who in ("first node", "another node"))
         for size in scale.effort.sizes:
             scale.say(f"{_MEASURE}: {system}, {size} nodes ...")
-            for series, index in ((first, 0), (other, size // 2 - 1 if size > 8 else 0)):  # noqa: PLR2004
+            world = World(RunPaths(""), size, system == KNOWN)
+            for series, index in zip((first, other), _first_and_another(world), strict=True):
                 with tempfile.TemporaryDirectory(prefix="bench-") as root:
-                    world = World(RunPaths(os.path.join(root, "run")), size, system == KNOWN)
+                    world = world._replace(paths=RunPaths(os.path.join(root, "run")))
                     for turn_s in _turns(world, index):
                         series.add(size, turn_s * 1e3)
                     for listing_s in _listings(world):
                         listing.add(size, listing_s * 1e3)
         yield from (first, other)
     yield listing
+
+
+def _first_and_another(world: World) -> tuple[int, int]:
+    """Return the node that forms the round, and one that does not look at the others: of a few all do."""
+    from bench_lib.scale_nodes import looks_from_the_start  # noqa: PLC0415 - as above
+
+    looks = [looks_from_the_start(world, index) for index in range(world.nodes)]
+    return looks.index(True), 0 if all(looks) else looks.index(False, world.nodes // 2)
 
 
 def _listings(world: World) -> list[float]:
