@@ -69,7 +69,7 @@ class AgentLog:
         if place.group_rank == 0:
             names = ", ".join(member.node for member in formed.members)
             where = f"{formed.master_addr}:{formed.master_port}"
-            step = f", resuming from step {formed.checkpoint.step}" if formed.checkpoint else ""
+            step = f", newest checkpoint: step {formed.checkpoint.step}" if formed.checkpoint else ""
             title = ", ".join(filter(None, (f"round {formed.number}", restart, _without(formed))))
             self.say(f"{title}: {count_text(place.world_size, 'worker')} on {names}; master {where}{step}")
         self.say(f"round {formed.number}: starting {ranks} of {place.world_size}")
