@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from itertools import islice
 from typing import NamedTuple
 from zlib import crc32
 
@@ -21,7 +22,8 @@ from hpc_elastic.meet.liveness import (
     surely_silent,
 )
 from hpc_elastic.meet.member_names import TERMINAL, Phase, Roster, absent, natural, outdated
-from hpc_elastic.record.array_task import MARK, is_newer, start_of
+from hpc_elastic.meet.seating import by_claim, choose, in_rank_order, node_of, seats
+from hpc_elastic.record.array_task import is_newer
 from hpc_elastic.record.journal import Epoch, RoundFormed
 from hpc_elastic.record.state import RunState, is_released
 from hpc_elastic.settings.setting import agents
@@ -187,7 +189,7 @@ class Gathering:
             and node_id not in gone
             and (node_id == view.me or is_alive(entry, now, view.settings.lease))
         )
-        return _in_rank_order(view.state.expected, ids)
+        return in_rank_order(view.state.expected, ids)
 
     @cached_property
     def turn(self) -> int | None:
@@ -240,7 +242,7 @@ def join(view: Joining, waited: Waited, now: float) -> JoinAction:
     if state.running is not None:
         return _beside_a_round(view, state.running, now)
     action = _between_rounds(view, waited, now)
-    if isinstance(action, FormRound | TooFew) and _is_old(view, now):
+    if isinstance(action, FormRound | TooFew) and _is_old(view, waited, action, now):
         return LookFirst()
     return action
 
@@ -260,9 +262,16 @@ def announces_at_once(node: str, expected: tuple[str, ...], settings: MeetingSet
     return crc32(node.encode(errors="surrogateescape")) % max(1, settings.min_nodes // CHANCE) == 0
 
 
-def _is_old(view: Joining, now: float) -> bool:
-    """Tell whether this node's last look at the others is too old for a conclusion."""
-    return view.looked_at is not None and now - view.looked_at >= view.settings.lease / 2
+def _is_old(view: Joining, waited: Waited, action: FormRound | TooFew, now: float) -> bool:
+    """Tell whether this node's last look at the others is too old for a conclusion.
+
+    A look from before a deadline does not show the nodes that came at the last moment.
+    """
+    if view.looked_at is None:
+        return False
+    is_at_deadline = isinstance(action, TooFew) and action.timed_out and not action.ended
+    is_before_it = is_at_deadline and view.looked_at < waited.since + view.settings.join_timeout
+    return is_before_it or now - view.looked_at >= view.settings.lease / 2
 
 
 def _before_the_start(view: Joining, waited: Waited, now: float) -> JoinAction:
@@ -353,11 +362,29 @@ def _is_turn_of(chosen: tuple[str, ...], view: Joining, waited: Waited, now: flo
 def _in_turn(view: Joining, node_ids: Iterable[str]) -> list[str]:
     """Return nodes in the order in which they may form the round: those that look at the others come first.
 
-    These are the first ones by rank where the names are known, else those that announce a start at once.
+    These are the first ones of the last round. Before it they are the first ones by rank where the names
+    are known, else those that announce a start at once.
     """
-    if view.state.expected:
-        return [*node_ids]
-    return sorted(node_ids, key=lambda one: not announces_at_once(node_of(one), (), view.settings))
+    last, ordered = view.state.round, by_claim(view.state.round, node_ids)
+    if last is not None or view.state.expected:
+        return ordered
+    return sorted(ordered, key=lambda one: not announces_at_once(node_of(one), (), view.settings))
+
+
+def may_be_first(view: Joining, expected: tuple[str, ...]) -> bool:
+    """Tell whether this node may have to form the next round, before any look at the others.
+
+    Args:
+        view: its knowledge.
+        expected: the names of all nodes, in their order; empty: not known.
+    """
+    state, me = view.state, node_of(view.me)
+    last = state.round if state.epoch == view.epoch else None
+    members = [(one.node, one.node_id in state.left) for one in last.members] if last else []
+    if (me, False) in members:
+        there = (node for node, has_left in members if not has_left and node not in state.lost)
+        return me in islice(there, WATCHERS)
+    return view.announces or (bool(expected) and me not in expected)
 
 
 def look_interval(view: Joining, now: float) -> float:
@@ -413,14 +440,6 @@ def _since(known: float | None, now: float) -> float:
 def joiners(view: Joining, now: float) -> list[str]:
     """Return the ids of the live nodes that wait for the next round, in rank order."""
     return gathering(view, now).ready
-
-
-def _in_rank_order(expected: tuple[str, ...], node_ids: Iterable[str]) -> list[str]:
-    """Order nodes as Slurm does where it told, else by name with numbers as numbers."""
-    places = {node: place for place, node in enumerate(expected)}
-    ranked = ((node_of(node_id), node_id) for node_id in node_ids)
-    keyed = sorted((places.get(node, len(places)), natural(node), node_id) for node, node_id in ranked)
-    return [node_id for _, _, node_id in keyed]
 
 
 def missing(view: Joining, now: float) -> tuple[str, ...]:
@@ -504,49 +523,6 @@ def stop_step(node_ids: Iterable[str], told: Mapping[str, int]) -> int | None:
     steps = [told.get(node_id) for node_id in node_ids]
     known = [step for step in steps if step is not None]
     return max(known) if known and len(known) == len(steps) else None
-
-
-def node_of(node_id: str) -> str:
-    """Return the name of an agent's node."""
-    return node_id.rpartition(".")[0]
-
-
-def choose(last: RoundFormed | None, ready: list[str], target: int) -> list[str]:
-    """Return the nodes of the next round, in rank order: those of the last round come first.
-
-    A node that stood by takes a place that is free; it takes no other node's place.
-    """
-    stay = {member.node: place for place, member in enumerate(last.members)} if last else {}
-    newcomers_last = sorted(ready, key=lambda one: (_array_of(one), stay.get(node_of(one), len(stay))))
-    chosen = set(newcomers_last[:target])
-    return [node_id for node_id in ready if node_id in chosen]
-
-
-def _array_of(node_id: str) -> int:
-    """Return the number of the array of an agent, 0 if it is no array task's: older arrays stay longest."""
-    start = start_of(node_id) if MARK in node_id else None
-    return int(start.array) if start is not None else 0
-
-
-def seats(last: RoundFormed | None, chosen: list[str]) -> tuple[str, ...]:
-    """Return the nodes in the order of their ranks.
-
-    In a round of the same size everybody keeps the rank of the last round, and a node that replaces
-    another takes its place. With another size the ranks follow the order of `chosen`, Slurm's.
-    """
-    if last is None or len(last.members) != len(chosen):
-        return tuple(chosen)
-    places = {member.node: place for place, member in enumerate(last.members)}
-    order: list[str | None] = [None] * len(chosen)
-    moving = []
-    for node_id in chosen:
-        place = places.get(node_of(node_id), len(chosen))
-        if place < len(chosen) and order[place] is None:
-            order[place] = node_id
-        else:
-            moving.append(node_id)
-    free = iter(moving)
-    return tuple(next(free) if node_id is None else node_id for node_id in order)
 
 
 def sizes_text(settings: MeetingSettings) -> str:

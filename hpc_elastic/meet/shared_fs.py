@@ -240,18 +240,11 @@ class SharedFsRendezvous(RendezvousHandler):
         """Show this node as one that wants to join, if this start of the run is announced already."""
         state = self.run.refresh()
         self._stand_in(state)
-        if self._may_be_first():
+        if rules.may_be_first(self._view(state), self.run.facts.expected):
             self._look_at_members()
         else:  # it waits for the record of the round; everybody looking at everybody would be too much
             self._looked_at = self.run.now()
         return state
-
-    def _may_be_first(self) -> bool:
-        """Tell whether this node may have to form the round, before any look."""
-        expected = self.run.facts.expected
-        if expected and self.run.node not in expected:
-            return True
-        return rules.announces_at_once(self.run.node, expected, self.run.settings)
 
     def _stand_in(self, state: RunState) -> None:
         """Publish this node's contribution, once per round, and that it wants to be in the next one.

@@ -14,6 +14,7 @@ from hpc_elastic.meet.rules import (
     Gathering,
     JoinAction,
     Joining,
+    LookFirst,
     MeetingSettings,
     TooFew,
     Wait,
@@ -40,6 +41,7 @@ from tests.meet.build import (
 T0 = 1000.0
 SETTINGS = MeetingSettings(min_nodes=2, max_nodes=3, join_timeout=600, last_call_timeout=30, lease=4)
 EVERYBODY = tuple(node_id(node) for node in NODES)
+NAMES = ("n1", "n2", "n3", "n4", "n5", "n6")
 
 
 def here(*nodes: str, at: float = T0) -> Roster:
@@ -269,3 +271,38 @@ def test_before_all_are_in_only_the_first_node_forms_the_round() -> None:
     assert wait_on(view, Waited(T0, quorum_since=T0), T0 + 10).complete_since is None
     over = view._replace(me=node_id("n2"))
     assert Wait(2, ("n3",)) == join(over, Waited(T0 - 100, quorum_since=T0 - 90), T0 + 10)
+
+
+@pytest.mark.parametrize("expected", [NAMES, ()])
+@pytest.mark.parametrize(
+    "there", [("n2", "n3", "n4", "n5"), ("n1", "n2", "n3", "n4", "n5"), ("n6", "n1", "n2", "n3", "n4")]
+)
+def test_the_node_that_forms_a_later_round_at_once_looks_at_the_others_from_the_start(
+    there: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    """It is the first one of the last round that is there, also beside nodes that come before it by name."""
+    settings = SETTINGS._replace(min_nodes=4, max_nodes=4)
+    end = crash(1) if "n5" in there else loss(1, "n5")
+    state = after(start(expected=expected), formed(1, ("n5", "n4", "n3", "n2")), end)
+    members = roster(*(seen(node, round_number=2, at=T0) for node in there))
+    forms: list[str] = []
+    looks: list[str] = []
+    may: list[str] = []
+    for node in there:
+        view = joining(state, members, me=node, settings=settings)
+        view = view._replace(announces=announces_at_once(node, expected, settings))
+        forms += [node] * isinstance(step(view, T0), FormRound)
+        looks += [node] * (rules.look_interval(view, T0) == 0.0)
+        may += [node] * rules.may_be_first(view, expected)
+    assert 1 == len(forms)
+    assert set(forms) <= set(looks) & set(may)
+    assert 3 == len(looks)
+
+
+def test_a_node_looks_once_more_before_it_says_that_too_few_have_come() -> None:
+    """Others may have come since its last look, which in a large job is long ago."""
+    state, settings = after(start(expected=())), SETTINGS._replace(lease=60)
+    view = joining(state, here("n1", at=T0), settings=settings)
+    for looked_at, wanted in ((T0 + 599, LookFirst()), (T0 + 600, TooFew(1, (), timed_out=True))):
+        assert wanted == step(view._replace(looked_at=looked_at), T0 + 600)
+    assert Wait(1, ()) == step(view._replace(looked_at=T0 + 598), T0 + 599)
