@@ -14,6 +14,7 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.processes.preload.rules import are_names
 
 if TYPE_CHECKING:
     from hpc_elastic.record.state import RunState
@@ -40,7 +41,7 @@ class ElasticTask:
         run_dir: the run directory; by default ``<job id>_run`` in submitit's folder.
 
     Raises:
-        InputError: `function` cannot be called, or a number is too small.
+        InputError: `function` cannot be called, a number is too small, or `preload` is no list of names.
     """
 
     preload: tuple[str, ...] = ()  # also of a task that an earlier version has pickled
@@ -65,6 +66,12 @@ class ElasticTask:
         _check_number("workers_per_node", workers_per_node, 1)
         _check_number("min_nodes", min_nodes, 1)
         _check_number("max_restarts", max_restarts, 0)
+        if not are_names(preload):
+            raise InputError(
+                f"preload is {preload!r}",
+                where="ElasticTask",
+                fix='give names of modules in a list: preload=["torch"]',
+            )
         self.function = function
         self.workers_per_node = workers_per_node
         self.min_nodes = min_nodes

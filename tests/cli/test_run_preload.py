@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -126,12 +127,19 @@ def test_a_job_hands_the_modules_to_its_agents() -> None:
 def test_doctor_tells_which_modules_can_be_preloaded_and_what_is_gained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A module that cannot be shared is a warning with its reason."""
+    """A module that cannot be shared is a warning with its reason, also where only a worker shows it."""
     monkeypatch.chdir(tmp_path)
-    assert 0 == main(["doctor", "--preload", "json,no_such_module"])
+    monkeypatch.setenv("RANK", "0")  # as in a worker's shell
+    (tmp_path / "reads.py").write_text("import os\nrank = os.environ.get('RANK')\n")
+    assert 0 == main(["doctor", "--preload", "json,reads,no_such_module"])
     shown = capsys.readouterr().out.splitlines()
     assert "no_such_module cannot be imported: ModuleNotFoundError" in shown[0]
     assert shown[0].startswith("warning")
+    assert shown[1].endswith(
+        f"fix: correct the name, or install it for {sys.executable}; your own are searched in {tmp_path}"
+    )
+    assert "reads reads RANK (in reads), which each worker has for itself" in shown[2]
+    assert shown[3].endswith("fix: leave it out: workers import it themselves")
     assert any("preloaded json (" in line for line in shown)
     assert "a forked one has them in" in shown[-1]
 

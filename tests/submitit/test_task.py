@@ -112,6 +112,7 @@ def test_the_hook_of_a_callable_inside_is_called(tmp_path: Path) -> None:
         (place, {"workers_per_node": 0}, "workers_per_node = 0"),
         (place, {"min_nodes": "2"}, "min_nodes = '2'"),
         (place, {"max_restarts": -1}, "max_restarts = -1"),
+        (place, {"preload": "torch"}, "preload is 'torch'"),
     ],
 )
 def test_what_cannot_work_is_refused_where_it_is_made(

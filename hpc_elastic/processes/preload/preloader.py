@@ -24,7 +24,7 @@ _CODE: Final = (
 )
 _ANSWER_S: Final = 2.0  # for all workers of a round; a longer wait would cost a heartbeat
 _MOST_DEATHS: Final = 3
-_MESSAGE: Final = 1 << 16
+_MESSAGE: Final = 1 << 18  # bytes; more than the kernel lets a process send at once
 _MIB: Final = 1024
 _MOST_FDS: Final = 200  # the kernel passes 253 at once
 _MOST_SHOWN: Final = 6  # packages
@@ -393,7 +393,9 @@ def _names_text(names: list[str]) -> str:
     packages = list(dict.fromkeys(name.partition(".")[0] for name in names))
     shown = packages[:_MOST_SHOWN]
     more = len(packages) - len(shown)
-    return f"{len(names)} modules of {', '.join(shown)}" + (f" and {more} more packages" if more else "")
+    return f"{len(names)} modules of {', '.join(shown)}" + (
+        f" and {more} more package{'s' if more > 1 else ''}" if more else ""
+    )
 
 
 def _home() -> str:

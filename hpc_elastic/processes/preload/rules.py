@@ -98,6 +98,13 @@ def bad_name(names: Collection[str]) -> str:
     return next((name for name in names if not _MODULE.fullmatch(name)), "")
 
 
+def are_names(value: object) -> bool:
+    """Tell whether a value of a user's program is a list of names that modules can have."""
+    return isinstance(value, list | tuple) and all(
+        isinstance(name, str) and _MODULE.fullmatch(name) for name in value
+    )
+
+
 def names_of(text: str) -> tuple[tuple[str, ...], str]:
     """Return the names of modules in a text with commas or blanks, and one that is none; each name once."""
     names = tuple(dict.fromkeys(text.replace(",", " ").split()))
@@ -188,18 +195,32 @@ class Snapshot(NamedTuple):
         files: by descriptor the file, as ``/proc/self/fd`` has it.
         cwd: the working directory.
         status: lines of ``/proc/self/status`` by their name.
+        has_child: it has started a process that it has not waited for.
     """
 
     threads: int
     files: Mapping[int, str]
     cwd: str
     status: Mapping[str, str]
+    has_child: bool = False
 
 
 def unsafe(before: Snapshot, after: Snapshot) -> str:
     """Return the effect of an import that no copy of the process may have; empty if there is none."""
     if after.threads > 1:
         return f"leaves {after.threads - 1} thread{'s' if after.threads > 2 else ''} running"  # noqa: PLR2004
+    opened = _left_open(before, after)
+    if opened:
+        return opened
+    if after.has_child and not before.has_child:
+        return "leaves a child process"
+    if after.cwd != before.cwd:
+        return f"changes the working directory to {after.cwd}"
+    changed = [words for name, words in _STATUS.items() if after.status.get(name) != before.status.get(name)]
+    return next(iter(changed), "")
+
+
+def _left_open(before: Snapshot, after: Snapshot) -> str:
     for fd, target in sorted(after.files.items()):
         if before.files.get(fd) == target or target in _HARMLESS:
             continue
@@ -208,10 +229,7 @@ def unsafe(before: Snapshot, after: Snapshot) -> str:
         if target.startswith("/dev/"):
             return f"opens the device {target}"
         return f"leaves {target} open"
-    if after.cwd != before.cwd:
-        return f"changes the working directory to {after.cwd}"
-    changed = [words for name, words in _STATUS.items() if after.status.get(name) != before.status.get(name)]
-    return next(iter(changed), "")
+    return ""
 
 
 class EnvRead(NamedTuple):

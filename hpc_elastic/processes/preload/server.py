@@ -23,6 +23,7 @@ from hpc_elastic.processes.preload.warm_worker import Fds, WarmStart
 from hpc_elastic.processes.process import TELLING
 
 _MOST_PRINTED: Final = 1 << 20
+_MOST_OF_ERROR: Final = 500  # characters, of each end of its text
 _FDS: Final = 253  # the most that the kernel passes at once
 _OWN_FDS: Final = 5  # of a worker: three streams, two pipes
 _OF_ALL: Final = frozenset(  # modules that look at all variables
@@ -153,7 +154,7 @@ class _Server:
         try:
             importlib.import_module(name)
         except BaseException as error:  # noqa: BLE001 - also SystemExit
-            return f"cannot be imported: {type(error).__name__}: {error}"
+            return f"cannot be imported: {_line_of(error)}"
         _end_threads_that_know_of_forks()
         why = rules.unsafe(before, _snapshot())
         seeded = "" if why else randomness.seeded(drawn, randomness.generators())
@@ -313,6 +314,17 @@ def _read_learned(path: str) -> list[Imported]:
         return [Imported(name, site, tuple(changed)) for name, site, changed in json.load(file)]
 
 
+def _line_of(error: BaseException) -> str:
+    """Return an error as one line; of a long one, such as the output of a compiler, the begin and the end."""
+    try:
+        words = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - the user's
+        words = "(no text)"
+    if len(words) > 2 * _MOST_OF_ERROR:
+        words = f"{words[:_MOST_OF_ERROR]} ... {words[-_MOST_OF_ERROR:]}"
+    return f"{type(error).__name__}: {words}"
+
+
 def _why_elsewhere(module: Imported) -> str:
     """Return why a module is not the one that workers have imported; empty if it is."""
     parent = module.name.rpartition(".")[0]
@@ -321,7 +333,7 @@ def _why_elsewhere(module: Imported) -> str:
     try:
         spec = importlib.util.find_spec(module.name)
     except Exception as error:  # noqa: BLE001 - a finder of the user's
-        return f"cannot be found: {type(error).__name__}: {error}"
+        return f"cannot be found: {_line_of(error)}"
     if spec is None:
         return "cannot be found"
     site = notes.site_of_spec(spec)
@@ -364,7 +376,16 @@ def _snapshot() -> Snapshot:
         status = {name: value.strip() for name, _, value in pairs}
     for name in _SETS_OF_SIGNALS:
         status[name] = f"{int(status[name], 16) & ~_OF_THREADS:x}"
-    return Snapshot(len(os.listdir("/proc/self/task")), files, os.getcwd(), status)
+    return Snapshot(len(os.listdir("/proc/self/task")), files, os.getcwd(), status, _has_child())
+
+
+def _has_child() -> bool:
+    """Tell whether this process has started another one, and has not taken note of its end."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _reader() -> str:

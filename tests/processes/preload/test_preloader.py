@@ -40,6 +40,16 @@ def _told_of_deaths(preloader: Preloader, place: Place) -> int:
     [
         ("import no_such_thing", "cannot be imported: ModuleNotFoundError: No module named 'no_such_thing'"),
         ("raise SystemExit(3)", "cannot be imported: SystemExit: 3"),
+        ("raise ValueError('of\\ntwo lines')", "cannot be imported: ValueError: of two lines"),
+        (  # as that of a compiler
+            "raise ValueError('x' * 300_000)",
+            f"cannot be imported: ValueError: {'x' * 500} ... {'x' * 500}",
+        ),
+        (
+            "class BadError(Exception):\n    def __str__(self): raise self\nraise BadError",
+            "cannot be imported: BadError: (no text)",
+        ),
+        ("import subprocess\nkept = subprocess.Popen(['true'])", "leaves a child process"),
         (
             "import threading, time\nthreading.Thread(target=time.sleep, args=(99,), daemon=True).start()",
             "leaves 1 thread running",

@@ -12,15 +12,18 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
+from importlib.machinery import PathFinder
 
 from hpc_elastic import __version__
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.node.workers.worker_env import RunEnv, worker_env
 from hpc_elastic.processes import nvidia_smi
 from hpc_elastic.processes.linux import adopt_orphans, adopts_orphans
 from hpc_elastic.processes.preload.preloader import Preloaded, Preloader, PreloadPhase
 from hpc_elastic.processes.preload.rules import AUTO, names_of
 from hpc_elastic.processes.process import ChildProcess, ProcessSpec, spawn
+from hpc_elastic.record.journal import Epoch, Member, RoundFormed
 from hpc_elastic.slurm.client import answers, parse
 from hpc_elastic.slurm.client.commands import Slurm, hint_for, is_unreachable, unreachable_hint
 from hpc_elastic.store.check.findings import Finding, Level
@@ -33,6 +36,7 @@ _PRELOAD = "preload"
 _LARGE = ("torch", "tensorflow", "jax", "lightning", "transformers")  # names of packages and of modules
 _POLL_S = 0.02
 _IMPORTS_S = 600.0
+_PORT = 29_500  # no worker connects to it
 _GPUS = nvidia_smi.question("name", "driver_version")
 _DRIVER_S = 20.0  # for its answer
 _REQUIREMENT = re.compile(r"([\w.-]+)[^;]*?>=([\d.]+)")
@@ -243,51 +247,87 @@ def preload_findings(text: str, clock: Clock) -> list[Finding]:
         )
     if bad or not modules:
         raise InputError(f"{bad!r} is no name of a module", where="--preload", fix="write --preload torch")
+    own = _own_variables()
+    environ = {name: value for name, value in os.environ.items() if name not in own}  # noqa: TID251 - of a worker
     with tempfile.TemporaryDirectory() as scratch:
         said: list[str] = []
-        spec = _importing_worker(modules, scratch)
-        wanted = Preloaded(modules, spec.argv, spec.env, os.getcwd(), scratch)
+        argv = _importing(modules)
+        wanted = Preloaded(modules, argv, environ, os.getcwd(), scratch)
         preloader = Preloader(wanted, clock, said.append)
+        out = os.path.join(scratch, "worker.out")
+        spec = ProcessSpec(argv, {**environ, **own}, out, out, os.getcwd())
         had = adopts_orphans()
         adopt_orphans()
         try:
             preloader.start()
-            until = clock.monotonic() + _IMPORTS_S
-            while preloader.is_importing() and clock.monotonic() < until:
-                clock.sleep(_POLL_S)
+            gain = _gain(preloader, modules, spec, clock)
             found = [
-                Finding(
-                    _PRELOAD, f"{name} {why}", Level.WARNING, "leave it out: workers import it themselves"
-                )
+                Finding(_PRELOAD, f"{name} {why}", Level.WARNING, _fix_of(name))
                 for name, why in preloader.blamed.items()
             ]
-            if preloader.phase is PreloadPhase.READY:
-                return [*found, Finding(_PRELOAD, said[-1]), _gain(preloader, spec, clock)]
+            if gain is not None:
+                return [*found, Finding(_PRELOAD, said[-1]), gain]
             return found or [Finding(_PRELOAD, said[-1], Level.WARNING)]
         finally:
             preloader.close()
             adopt_orphans(wanted=had)
 
 
-def _importing_worker(modules: tuple[str, ...], scratch: str) -> ProcessSpec:
-    """Return a worker that imports the modules and ends."""
-    code = "\n".join((*(f"try: import {name}\nexcept BaseException: pass" for name in modules),))
-    environ = dict(os.environ)  # noqa: TID251 - that of a worker that is started here
-    out = os.path.join(scratch, "worker.out")
-    return ProcessSpec((sys.executable, "-u", "-c", code), environ, out, out, os.getcwd())
+def _own_variables() -> dict[str, str]:
+    """Return the variables that each worker of a run has for itself."""
+    node = Member(_PRELOAD, "localhost", 1)
+    formed = RoundFormed(1, Epoch(0, 0, 0, 0), (node,), node.node, _PORT, None)
+    run = RunEnv(_PRELOAD, "", node.node, max_restarts=0)
+    return worker_env(formed, node.node_id, 0, run, restarts=0)
 
 
-def _gain(preloader: Preloader, spec: ProcessSpec, clock: Clock) -> Finding:
+def _fix_of(name: str) -> str:
+    """Return the remedy for a module that is not preloaded."""
+    if not _is_there(name):
+        return f"correct the name, or install it for {sys.executable}; your own are searched in {os.getcwd()}"
+    return "leave it out: workers import it themselves"
+
+
+def _is_there(name: str) -> bool:
+    """Tell whether a module has a file, without an import of its packages."""
+    places: Sequence[str] = (os.getcwd(), *sys.path)
+    parts = name.split(".")
+    for end in range(len(parts)):
+        spec = PathFinder.find_spec(".".join(parts[: end + 1]), places)
+        if spec is None:
+            return False
+        places = spec.submodule_search_locations or ()
+    return True
+
+
+def _importing(modules: Sequence[str]) -> tuple[str, ...]:
+    """Return the command of a worker that imports modules and ends."""
+    code = "\n".join(f"import {name}" for name in modules)
+    return (sys.executable, "-u", "-c", code)
+
+
+def _gain(preloader: Preloader, modules: Sequence[str], worker: ProcessSpec, clock: Clock) -> Finding | None:
+    """Return how long a worker takes, forked and not; None if no module can be preloaded.
+
+    A module that is to blame when the worker is forked is left out, and the others are imported anew.
+    """
+    until = clock.monotonic() + _IMPORTS_S
+    while True:
+        while preloader.is_importing() and clock.monotonic() < until:
+            clock.sleep(_POLL_S)
+        if preloader.phase is not PreloadPhase.READY:
+            return None
+        spec = worker._replace(argv=_importing([name for name in modules if name not in preloader.blamed]))
+        preloader.begin_round(1)
+        began_s = clock.monotonic()
+        forked = preloader.fork(spec)
+        if forked is not None:
+            break
+    _end_worker(forked, clock)
+    warm_s = clock.monotonic() - began_s
     began_s = clock.monotonic()
     _end_worker(spawn(spec), clock)
     cold_s = clock.monotonic() - began_s
-    preloader.begin_round(1)
-    began_s = clock.monotonic()
-    worker = preloader.fork(spec)
-    if worker is None:
-        return Finding(_PRELOAD, "no worker could be forked", Level.WARNING, "see the lines above")
-    _end_worker(worker, clock)
-    warm_s = clock.monotonic() - began_s
     return Finding(
         _PRELOAD, f"a worker imports them in {cold_s:.2f} s, a forked one has them in {warm_s:.2f} s"
     )
