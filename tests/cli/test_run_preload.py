@@ -101,6 +101,18 @@ def test_names_may_be_joined_by_commas_or_blanks() -> None:
     args = parser().parse_args(["--preload", "torch, a.b torch", "x.py"])
     assert ("torch", "a.b") == preload_of(args)
     assert () == preload_of(parser().parse_args(["x.py"]))
+    args = parser().parse_args(["--preload", "torch", "--preload=a.b,torch", "x.py"])
+    assert ("torch", "a.b") == preload_of(args)
+
+
+def test_a_variable_names_modules_unless_a_flag_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error names the variable that a wrong name comes from."""
+    monkeypatch.setenv("PET_PRELOAD", "a/b")
+    assert ("torch",) == preload_of(parser().parse_args(["--preload=torch", "x.py"]))
+    assert () == preload_of(parser().parse_args(["--preload=", "x.py"]))
+    with pytest.raises(InputError, match="is no name of a module") as caught:
+        preload_of(parser().parse_args(["x.py"]))
+    assert "--preload (from PET_PRELOAD)" == caught.value.where
 
 
 @pytest.mark.parametrize("name", ["my-pkg", "a..b", "train.py/", ".torch", "1a", "a b/c"])

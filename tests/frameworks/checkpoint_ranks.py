@@ -200,6 +200,11 @@ def positions(directory: str, resharded: bool) -> list[int]:
     return [step, loaded]
 
 
+def save_a_function(directory: str) -> None:
+    """Save a value that no pickle can have."""
+    Checkpoints(directory).save(1, {"steps": 1, "warmup": {"factor": lambda step: step}})
+
+
 def with_loader_workers(directory: str, signs: str) -> list[Any]:
     """Train with workers of a DataLoader alive, which are made while a save is under way."""
     training = Training()

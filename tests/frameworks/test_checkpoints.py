@@ -303,6 +303,14 @@ def test_an_interval_that_is_none_is_refused(ranks: RankServer, tmp_path: Path) 
     assert result.value.startswith("InputError: hpc_elastic.frameworks: every is 'often'")
 
 
+def test_a_value_that_pickle_refuses_is_named(ranks: RankServer, tmp_path: Path) -> None:
+    """Pickle names only the function."""
+    (result,) = ranks.start(1, "save_a_function", tmp_path).results()
+    assert "InputError" in result.value
+    assert "pickle cannot save a value of this rank: 'warmup': " in result.value
+    assert "fix: leave it out, or give an object whose state_dict has" in result.value
+
+
 def test_a_stop_while_a_save_is_under_way_waits_for_it(tmp_path: Path) -> None:
     """Real agents end no worker until the save is durable; then the step of the stop is saved too."""
     run = LocalRun(tmp_path / "run", "fsdp_shards").start(2, 1, "--step-time", str(STEP_TIME_S))

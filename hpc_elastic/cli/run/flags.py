@@ -17,6 +17,7 @@ from hpc_elastic.settings.setting import (
     INTERVAL,
     LONGEST_S,
     MOST,
+    NAMES,
     NUMBER,
     SECONDS,
     SWITCH,
@@ -90,12 +91,27 @@ def add_settings(group: argparse._ArgumentGroup, rows: Iterable[Setting]) -> Non
         group.add_argument(
             *flag.names,
             dest=flag.dest,
-            action=env,
+            action=_Names if flag.kind is NAMES else env,
             default=list(flag.default) if flag.kind is TEXTS else flag.default,
             type=_TYPES.get(flag.kind, str),
             metavar=flag.metavar,
             help=flag.help,
         )
+
+
+class _Names(env):
+    """A flag with names, which may be repeated, as that of submit."""
+
+    def __call__(
+        self,
+        _parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        _flag: str | None = None,
+    ) -> None:
+        """Add the names to those given so far, which take the place of the default."""
+        had = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, values if had is self.default else f"{had},{values}")
 
 
 DESCRIPTION: Final = """\
@@ -185,12 +201,12 @@ class Parser(argparse.ArgumentParser):
             flag = max((name for name in names.split("/") if "_" not in name), key=len, default=names)
             kind = getattr(self._option_string_actions.get(flag), "type", None)
             example = "2" if kind is whole else "30" if kind is seconds else ""
-            message = f"{flag}: {what}{_source(flag)}"
+            message = f"{flag}: {what}{source_of(flag)}"
             fix = f"give one number, for example {flag} {example}" if example else fix
         self.exit(ExitCode.USAGE, f"error: {message}\n  fix: {fix}\n")
 
 
-def _source(flag: str) -> str:
+def source_of(flag: str) -> str:
     """Name the variable that a wrong value comes from if no flag gives it."""
     name = variable_of(flag.lstrip("-").replace("-", "_"))
     given = any(word.partition("=")[0].replace("_", "-") == flag for word in sys.argv)

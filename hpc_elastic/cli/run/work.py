@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from hpc_elastic.cli.run.flags import source_of
 from hpc_elastic.cli.run.values import local_ranks, streams
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
@@ -117,7 +118,9 @@ def preload_of(args: argparse.Namespace) -> tuple[str, ...]:
     names, bad = names_of(args.preload)
     if bad:
         raise InputError(
-            f"{bad!r} is no name of a module", where="--preload", fix="write --preload torch,mypackage"
+            f"{bad!r} is no name of a module",
+            where=f"--preload{source_of('--preload')}",
+            fix="write --preload torch,mypackage",
         )
     return names
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import pickle
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -147,7 +148,26 @@ class TrainState:
     def content(self, rank: int) -> dict[str, Any]:
         """Return the part of this rank; its tensors are those of the training."""
         saved, own = self.parts()
-        return {**saved, f"{_OWN}{rank}": pickled(self._lib, own)}
+        return {**saved, f"{_OWN}{rank}": self._pickled(own)}
+
+    def _pickled(self, own: dict[str, Any]) -> bytes:
+        try:
+            return pickled(self._lib, own)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"pickle cannot save a value of this rank: {self._unsendable(own)}{error}",
+                where=WHERE,
+                fix="leave it out, or give an object whose state_dict has numbers, texts and tensors",
+            ) from error
+
+    def _unsendable(self, own: dict[str, Any]) -> str:
+        """Return the first name whose value pickle refuses, before a colon."""
+        for name, value in own.items():
+            try:
+                pickled(self._lib, value)
+            except Exception:  # noqa: BLE001 - the error of all values is raised
+                return f"{name!r}: "
+        return ""
 
     def parts(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the tensors of the training by their names, and the values that belong to this rank."""
