@@ -69,7 +69,7 @@ def stopped_and_resumed(
     second = run.rounds()[1]
     assert second.checkpoint is not None
     assert stopped == second.checkpoint.step
-    assert not is_preloaded or "preloaded " in run.agents_said()
+    assert not is_preloaded or f"preloaded {LIBRARIES[example]} (" in run.agents_said()
     return run
 
 

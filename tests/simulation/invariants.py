@@ -9,6 +9,7 @@ from __future__ import annotations
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.node.decision import Group
 from hpc_elastic.record import journal
+from hpc_elastic.record.array_task import is_newer
 from hpc_elastic.record.journal import (
     Cause,
     Decision,
@@ -201,7 +202,10 @@ class Invariants:
             raise BrokenError("all have stopped", f"the job is handed back, but {sorted(working)} work")
 
     def _living(self) -> dict[str, SimulatedAgent]:
-        """Return by id the agents of this start that have been well for a lease and want a place."""
+        """Return by id the agents of this start that have been well for a lease and want a place.
+
+        An agent whose task has been started anew has none.
+        """
         since = self._world.now - self._settings.lease - SLACK_S
         return {
             agent.node_id: agent
@@ -210,6 +214,7 @@ class Invariants:
             and agent.began_at <= since
             and agent.wants_a_place
             and _was_well(agent, since)
+            and not any(is_newer(other, than=agent.node_id) for other in self.agents)
         }
 
     def _check_left_out(self, formed: RoundFormed) -> None:
