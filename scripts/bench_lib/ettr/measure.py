@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -38,7 +39,7 @@ def measure(options: argparse.Namespace, failures: list[str]) -> dict[str, Outco
     faults = plan(options.seed, options.fault_every, length_s)
     found: dict[str, Outcome] = {}
     try:
-        before = _undisturbed(options)
+        paces = [_undisturbed(options)]
         for way in (way for way in ways if way.is_there):
             print(f"{way.name}: {ETTR} ...", file=sys.stderr, flush=True)
             try:
@@ -46,9 +47,9 @@ def measure(options: argparse.Namespace, failures: list[str]) -> dict[str, Outco
             except GroupError as error:
                 failures.append(f"{ETTR}, {way.name}: {error}")
                 continue
-            after = _undisturbed(options)
-            found[way.name] = outcome(course, (before + after) / 2)
-            before = after
+            found[way.name] = outcome(course, paces[-1])  # stays, if the pace is not measured again
+            paces.append(_undisturbed(options))
+            found[way.name] = outcome(course, statistics.mean(paces[-2:]))
     except GroupError as error:
         failures.append(f"{ETTR}, without faults: {error}")
     return found
