@@ -115,7 +115,7 @@ def test_a_variable_names_modules_unless_a_flag_does(monkeypatch: pytest.MonkeyP
     assert "--preload (from PET_PRELOAD)" == caught.value.where
 
 
-@pytest.mark.parametrize("name", ["my-pkg", "a..b", "train.py/", ".torch", "1a", "a b/c"])
+@pytest.mark.parametrize("name", ["my-pkg", "a..b", "train.py/", ".torch", "1a", "a b/c", "train.py"])
 def test_what_is_no_name_of_a_module_is_refused(name: str) -> None:
     """Before anything is started, or queued."""
     with pytest.raises(InputError, match="is no name of a module") as caught:

@@ -311,6 +311,13 @@ def test_a_value_that_pickle_refuses_is_named(ranks: RankServer, tmp_path: Path)
     assert "fix: leave it out, or give an object whose state_dict has" in result.value
 
 
+def test_a_state_without_names_is_refused_before_the_first_step(ranks: RankServer, tmp_path: Path) -> None:
+    """With an example of one that has them."""
+    (result,) = ranks.start(1, "without_names", tmp_path).results()
+    assert "InputError: hpc_elastic.frameworks.torch.Checkpoints: the state is a list, in place of" in result.value
+    assert 'fix: write {"model": model, "optimizer": optimizer}' in result.value
+
+
 def test_a_stop_while_a_save_is_under_way_waits_for_it(tmp_path: Path) -> None:
     """Real agents end no worker until the save is durable; then the step of the stop is saved too."""
     run = LocalRun(tmp_path / "run", "fsdp_shards").start(2, 1, "--step-time", str(STEP_TIME_S))

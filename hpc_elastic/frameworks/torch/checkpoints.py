@@ -284,10 +284,11 @@ class Checkpoints:
                 `load_state_dict`; values that pickle can save, which are replaced in it; dicts of them.
 
         Raises:
-            InputError: the checkpoint is of another model, dtype or optimizer, of something else, or gone; or
-                an object differed between its ranks, and there is another number of them now: `Resharded`.
+            InputError: the state has no names, or one twice; the checkpoint is of another model, dtype or
+                optimizer, of something else, or gone; or an object differed between its ranks, and there is another number of them now: `Resharded`.
         """
         self.wait()
+        objects = TrainState(self._lib, state)  # a wrong one is refused before the first step
         found = self._ranks.told(self._to_resume() if self._ranks.rank == 0 else None)
         saved = None if found is None else _saved_at(found)
         step = self._load_from_memory(0 if saved is None else saved.step, state)
@@ -295,7 +296,7 @@ class Checkpoints:
             step = 0 if saved is None else saved.step
             if saved is not None:
                 source = FileSource(self._lib, saved.path, saved.world_size, self._ranks.group)
-                TrainState(self._lib, state).load(source)
+                objects.load(source)
                 self._saved = step
         worker.resumed(step)
         if self._pace is not None:

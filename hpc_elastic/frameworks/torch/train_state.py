@@ -113,10 +113,16 @@ class TrainState:
             pickle can save; dicts of them.
 
     Raises:
-        InputError: two objects have one name.
+        InputError: two objects have one name, or none has.
     """
 
     def __init__(self, lib: Torch, state: State) -> None:
+        if not isinstance(state, MutableMapping):
+            raise InputError(
+                f"the state is a {type(state).__name__}, in place of a dict with a name for each object",
+                where=WHERE,
+                fix='write {"model": model, "optimizer": optimizer}',
+            )
         self._lib = lib
         self._entries = list(self._objects(state, ""))
         names = [entry.name for entry in self._entries]

@@ -94,8 +94,8 @@ def read_command(argv: tuple[str, ...]) -> PythonCommand | None:
 
 
 def bad_name(names: Collection[str]) -> str:
-    """Return the first of some names that no module can have; empty if there is none."""
-    return next((name for name in names if not _MODULE.fullmatch(name)), "")
+    """Return the first of some names that no module can have, or that is a file's; empty if there is none."""
+    return next((name for name in names if not _MODULE.fullmatch(name) or name.endswith(".py")), "")
 
 
 def are_names(value: object) -> bool:
