@@ -314,7 +314,7 @@ def test_a_value_that_pickle_refuses_is_named(ranks: RankServer, tmp_path: Path)
 def test_a_state_without_names_is_refused_before_the_first_step(ranks: RankServer, tmp_path: Path) -> None:
     """With an example of one that has them."""
     (result,) = ranks.start(1, "without_names", tmp_path).results()
-    assert "InputError: hpc_elastic.frameworks.torch.Checkpoints: the state is a list, in place of" in result.value
+    assert "hpc_elastic.frameworks.torch.Checkpoints: the state is a list, in place of a dict" in result.value
     assert 'fix: write {"model": model, "optimizer": optimizer}' in result.value
 
 
