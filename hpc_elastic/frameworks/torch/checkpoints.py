@@ -285,7 +285,8 @@ class Checkpoints:
 
         Raises:
             InputError: the state has no names, or one twice; the checkpoint is of another model, dtype or
-                optimizer, of something else, or gone; or an object differed between its ranks, and there is another number of them now: `Resharded`.
+                optimizer, of something else, or gone; or an object differed between its ranks, and there is
+                another number of them now: `Resharded`.
         """
         self.wait()
         objects = TrainState(self._lib, state)  # a wrong one is refused before the first step
