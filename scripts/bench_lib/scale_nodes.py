@@ -52,9 +52,10 @@ def _expected(world: World) -> tuple[str, ...]:
     return tuple(node_name(index) for index in range(world.nodes)) if world.known else ()
 
 
-def looks_from_the_start(world: World, index: int) -> bool:
-    """Tell whether a node looks at the others before the round: the first of these forms it."""
-    return announces_at_once(node_name(index), _expected(world), _settings(world))
+def looking_from_the_start(world: World) -> list[bool]:
+    """Return for each node whether it looks at the others before the round: the first of these forms it."""
+    settings, expected = _settings(world), _expected(world)
+    return [announces_at_once(node_name(index), expected, settings) for index in range(world.nodes)]
 
 
 def make_run(world: World, index: int, store: Store, clock: Clock | None = None) -> SharedRun:

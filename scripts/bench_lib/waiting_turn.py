@@ -47,9 +47,9 @@ def waiting_turn(scale: Scale) -> Iterator[Series]:
 
 def _first_and_another(world: World) -> tuple[int, int]:
     """Return the node that forms the round, and one that does not look at the others: of a few all do."""
-    from bench_lib.scale_nodes import looks_from_the_start  # noqa: PLC0415 - as above
+    from bench_lib.scale_nodes import looking_from_the_start  # noqa: PLC0415 - as above
 
-    looks = [looks_from_the_start(world, index) for index in range(world.nodes)]
+    looks = looking_from_the_start(world)
     return looks.index(True), 0 if all(looks) else looks.index(False, world.nodes // 2)
 
 

@@ -175,6 +175,7 @@ def test_logs_that_are_chosen_later_count(tmp_path: Path) -> None:
         ("logs_specs", "logs", "a LogsSpecs"),
         ("preload", "torch", "names of modules in a list"),
         ("preload", [""], "names of modules in a list"),
+        ("preload", ["train.py"], "names of modules in a list"),
     ],
 )
 def test_a_value_of_another_kind_is_refused(field: str, value: object, wanted: str) -> None:

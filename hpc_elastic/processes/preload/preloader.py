@@ -15,6 +15,7 @@ from hpc_elastic.processes.linux import read_stat, send_kill
 from hpc_elastic.processes.preload.learning import Learning, LessonFile
 from hpc_elastic.processes.preload.rules import Imported, PythonCommand, read_command
 from hpc_elastic.processes.process import ChildProcess, ProcessSpec, WorkerStartError, open_stdio, spawn
+from hpc_elastic.text import count_text
 
 _CODE: Final = (
     "import os, sys; path = sys.path[:]; had = frozenset(sys.modules); "
@@ -393,9 +394,8 @@ def _names_text(names: list[str]) -> str:
     packages = list(dict.fromkeys(name.partition(".")[0] for name in names))
     shown = packages[:_MOST_SHOWN]
     more = len(packages) - len(shown)
-    return f"{len(names)} modules of {', '.join(shown)}" + (
-        f" and {more} more package{'s' if more > 1 else ''}" if more else ""
-    )
+    rest = f" and {count_text(more, 'more package')}" if more else ""
+    return f"{len(names)} modules of {', '.join(shown)}{rest}"
 
 
 def _home() -> str:

@@ -93,16 +93,19 @@ def read_command(argv: tuple[str, ...]) -> PythonCommand | None:
     return None
 
 
+def is_name(name: str) -> bool:
+    """Tell whether a module can have this name; a file's is none."""
+    return _MODULE.fullmatch(name) is not None and not name.endswith(".py")
+
+
 def bad_name(names: Collection[str]) -> str:
-    """Return the first of some names that no module can have, or that is a file's; empty if there is none."""
-    return next((name for name in names if not _MODULE.fullmatch(name) or name.endswith(".py")), "")
+    """Return the first of some names that no module can have; empty if there is none."""
+    return next((name for name in names if not is_name(name)), "")
 
 
 def are_names(value: object) -> bool:
     """Tell whether a value of a user's program is a list of names that modules can have."""
-    return isinstance(value, list | tuple) and all(
-        isinstance(name, str) and _MODULE.fullmatch(name) for name in value
-    )
+    return isinstance(value, list | tuple) and all(isinstance(name, str) and is_name(name) for name in value)
 
 
 def names_of(text: str) -> tuple[tuple[str, ...], str]:
@@ -137,7 +140,7 @@ def installed_in(path: str | None) -> str:
 def is_fit_to_learn(module: Imported) -> bool:
     """Tell whether a module is installed, and none of this package, which a worker imports in a moment."""
     name = module.name
-    is_plain = len(name) <= _LONGEST and not bad_name((name,)) and name.partition(".")[0] != _OURS
+    is_plain = len(name) <= _LONGEST and is_name(name) and name.partition(".")[0] != _OURS
     return is_plain and bool(installed_in(f"{module.site}/"))
 
 
