@@ -30,8 +30,9 @@ def jobs(session_cluster: Cluster) -> Iterator[dict[str, Probe]]:
         for name, ahead_s in (("limit", 1), ("warn", 91)):
             at = datetime.now() + timedelta(seconds=ahead_s)  # noqa: DTZ005 - slurmctld reads local time
             for job in (probe for key, probe in probes.items() if key.startswith(name)):
-                when = f"EndTime={at.isoformat(timespec='seconds')}"
-                session_cluster.as_root("scontrol", "update", f"jobid={job.job_id}", when)
+                when = at.isoformat(timespec="seconds")
+                session_cluster.as_root("scontrol", "update", f"jobid={job.job_id}", f"EndTime={when}")
+                assert when == job.job()["EndTime"]
         yield probes
 
 

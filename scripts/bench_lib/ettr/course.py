@@ -10,15 +10,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from bench_lib.ettr.ways import NODES, Job, Way
+from bench_lib.ettr.ways import LIMIT_MIN, NODES, Job, Way
 from bench_lib.group import GroupError
 from hpc_elastic.testing.fake_slurm import FakeSlurm
 
-KINDS = ("worker-kill", "node-crash", "preemption", "hang")
+KINDS = ("worker-kill", "node-crash", "preemption", "time-limit", "hang")
+OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "gone")  # in Slurm's words
 BEGIN_LIMIT_S = 180.0
 LOOK_S = 0.1
 HELD_S = 5.0  # how long the other job that has preempted keeps its nodes
 AWAY_S = 20.0  # how long a node that has crashed is away: twice as long as Slurm takes to notice it
+WARNED_S = 20.0  # how long before its time limit a job is warned: as long as one that is preempted
 
 
 class Note(NamedTuple):
@@ -37,6 +39,22 @@ class Strike(NamedTuple):
 
     at: float
     kind: str
+
+
+class Mend(NamedTuple):
+    """What ends a fault.
+
+    Attributes:
+        at: when it is due (monotonic) [s].
+        kind: of the fault.
+        name: of the node, or of the job.
+        restarts: of the job when the fault struck.
+    """
+
+    at: float
+    kind: str
+    name: str
+    restarts: int = 0
 
 
 class Course(NamedTuple):
@@ -79,17 +97,17 @@ def run(way: Way, job: Job, faults: list[tuple[float, str]], length_s: float) ->
     job_id = way.submit(job)
     began = _first_step(job.slurm, notes_in, job_id)
     strikes: list[Strike] = []
-    mends: list[tuple[float, str]] = []
+    mends: list[Mend] = []
     left = list(faults)
-    while (passed := time.monotonic() - began) < length_s:
+    state = ""
+    while (passed := time.monotonic() - began) < length_s and state not in OVER:
         if left and passed >= left[0][0]:
-            _strike(job.slurm, left.pop(0)[1], read_notes(notes_in), strikes, mends)
+            _strike(job.slurm, job_id, left.pop(0)[1], read_notes(notes_in), strikes, mends)
         _mend(job.slurm, mends)
         time.sleep(LOOK_S)
-    ended = time.monotonic()
-    state = job.slurm.job(job_id).get("JobState", "gone")
+        state = job.slurm.job(job_id).get("JobState", "gone")
     job.slurm.cancel_all()
-    return Course(began, ended, strikes, read_notes(notes_in), state)
+    return Course(began, began + length_s, strikes, read_notes(notes_in), state)
 
 
 def _first_step(slurm: FakeSlurm, notes_in: Path, job_id: str) -> float:
@@ -103,7 +121,7 @@ def _first_step(slurm: FakeSlurm, notes_in: Path, job_id: str) -> float:
 
 
 def _strike(
-    slurm: FakeSlurm, kind: str, notes: list[Note], strikes: list[Strike], mends: list[tuple[float, str]]
+    slurm: FakeSlurm, job_id: str, kind: str, notes: list[Note], strikes: list[Strike], mends: list[Mend]
 ) -> None:
     """Strike if there is anything to strike: the worker or the node of the highest rank, or the job."""
     workers = [note for note in notes if note.what == "step" and _is_alive(note.pid)]
@@ -117,23 +135,28 @@ def _strike(
         os.kill(victim.pid, signal.SIGSTOP)
     elif kind == "node-crash":
         slurm.crash(victim.node)
-        mends.append((at + AWAY_S, victim.node))
+        mends.append(Mend(at + AWAY_S, kind, victim.node))
+    elif kind == "time-limit":
+        mends.append(Mend(at, kind, job_id, int(slurm.job(job_id)["Restarts"])))
+        slurm.command("scontrol", "update", f"jobid={job_id}", f"endtime=now+{WARNED_S:.0f}")
     else:
-        mends.append((at + HELD_S, slurm.submit_high(NODES + 1)))
+        mends.append(Mend(at + HELD_S, kind, slurm.submit_high(NODES + 1)))
     strikes.append(Strike(at, kind))
 
 
-def _mend(slurm: FakeSlurm, mends: list[tuple[float, str]]) -> None:
-    """Bring a node back, or end the job that has preempted, a while after it has its nodes."""
-    for due in [mend for mend in mends if mend[0] <= time.monotonic()]:
-        name = due[1]
-        if name.isdigit():
-            if slurm.job(name).get("JobState") == "PENDING":
-                continue
-            slurm.command("scancel", name)
+def _mend(slurm: FakeSlurm, mends: list[Mend]) -> None:
+    """End the faults that are due: bring a node back, end the job that has preempted, give a job its time."""
+    for due in [mend for mend in mends if mend.at <= time.monotonic()]:
+        shown = {} if due.kind == "node-crash" else slurm.job(due.name)
+        if due.kind == "node-crash":
+            slurm.boot(due.name)
+            slurm.command("scontrol", "update", f"nodename={due.name}", "state=resume")
+        elif due.kind == "preemption" and shown.get("JobState") != "PENDING":
+            slurm.command("scancel", due.name)
+        elif due.kind == "time-limit" and int(shown.get("Restarts", "0")) > due.restarts:
+            slurm.command("scontrol", "update", f"jobid={due.name}", f"timelimit={LIMIT_MIN}")
         else:
-            slurm.boot(name)
-            slurm.command("scontrol", "update", f"nodename={name}", "state=resume")
+            continue
         mends.remove(due)
 
 

@@ -18,6 +18,7 @@ from hpc_elastic.testing.fake_slurm import FakeSlurm
 TRAIN = Path(__file__).with_name("train.py")
 SUBMITTED = Path(__file__).with_name("submitted.py")
 NODES = 2
+LIMIT_MIN = 60  # the jobs' time limit [min]
 NEVER_SPENT = "100000"
 PRELOADED = "torch,sklearn.datasets,torch.nn.parallel,torch._dynamo,hpc_elastic.frameworks.torch"
 
@@ -74,7 +75,7 @@ class Job(NamedTuple):
 
 def _ours(job: Job, *flags: str) -> str:
     size = ("--nodes", str(NODES), "--gpus-per-node", "1", "--cpus-per-node", "1", "--partition", "low")
-    where = ("--run-dir", str(job.place / "run"), "--allow-local-run-dir", "--time", "60m")
+    where = ("--run-dir", str(job.place / "run"), "--allow-local-run-dir", "--time", f"{LIMIT_MIN}m")
     budgets = ("max-restarts", "max-hangs", "max-requeues", "max-node-losses", "max-starts-without-save")
     spent = [word for name in budgets for word in (f"--{name}", NEVER_SPENT)]
     limits = ("--hang-timeout", f"{job.hang_s:g}s", "--same-failure", "0", "--no-exclude-suspects")
@@ -94,7 +95,8 @@ def _looped(job: Job, launcher: list[str]) -> str:
     room = (f"--nodes={NODES}", "--ntasks-per-node=1", "--gpus-per-node=1", "--cpus-per-task=1")
     rest = (
         "--partition=low",
-        "--time=60",
+        f"--time={LIMIT_MIN}",
+        "--signal=TERM@20",
         "--requeue",
         "--open-mode=append",
         f"--output={job.place}/job.out",

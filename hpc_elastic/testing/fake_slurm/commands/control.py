@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hpc_elastic.clock import wall_of
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.testing.fake_slurm.cluster import endings, job_environ, schedule, steps
 from hpc_elastic.testing.fake_slurm.cluster.endings import ReachNode, Turn
@@ -159,6 +161,8 @@ def _update_job(turn: Turn, job: Job, field: str, value: str) -> str:
         end_s = None if limit_s is None or job.start_s is None else job.start_s + limit_s
         turn.put(job._replace(request=request._replace(limit_s=limit_s), end_s=end_s, warned=False))
         return ""
+    if field == "endtime":
+        return _end_at(turn, job, value)
     if field not in _CHANGES:
         raise Refusal(f"Update of this parameter is not supported: {field}\nRequest aborted\n")
     changed = request._replace(**_CHANGES[field](value))
@@ -186,6 +190,19 @@ def _waits(job: Job) -> bool:
     """Tell whether a job waits, or will once its processes have ended."""
     is_put_back = job.ending is not None and job.ending.requeue
     return job.state is State.PENDING or (job.state is State.COMPLETING and is_put_back)
+
+
+def _end_at(turn: Turn, job: Job, value: str) -> str:
+    """Let the time limit of a running job come at a moment; the limit that is shown is in whole minutes."""
+    match = re.fullmatch(r"now\+(\d+)", value)
+    end_s = turn.now + int(match[1]) if match else wall_of(value)
+    if end_s is None:
+        raise Refusal(f"Invalid time specification {value}\n")
+    if job.start_s is None or job.state is not State.RUNNING:
+        return "Job/step already completing or completed"
+    limit_s = 60.0 * math.ceil((end_s - job.start_s) / 60)
+    turn.put(job._replace(request=job.request._replace(limit_s=limit_s), end_s=end_s, warned=False))
+    return ""
 
 
 def _start_at(turn: Turn, job: Job, value: str) -> str:
