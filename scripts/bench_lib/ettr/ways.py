@@ -78,7 +78,8 @@ def _ours(job: Job, *flags: str) -> str:
     where = ("--run-dir", str(job.place / "run"), "--allow-local-run-dir", "--time", f"{LIMIT_MIN}m")
     budgets = ("max-restarts", "max-hangs", "max-requeues", "max-node-losses", "max-starts-without-save")
     spent = [word for name in budgets for word in (f"--{name}", NEVER_SPENT)]
-    limits = ("--hang-timeout", f"{job.hang_s:g}s", "--same-failure", "0", "--no-exclude-suspects")
+    noticed = ("--hang-timeout", f"{job.hang_s:g}s", "--heartbeat-interval", "0.5s", "--lease", "2s")
+    limits = (*noticed, "--same-failure", "0", "--no-exclude-suspects")
     argv = [sys.executable, "-m", "hpc_elastic", "submit", *size, *where, *spent, *limits, *flags]
     return job.asked([*argv, "--", sys.executable, *job.training("ours")], r"job (\d+)")
 
