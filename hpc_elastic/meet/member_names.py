@@ -56,7 +56,7 @@ class MemberName(NamedTuple):
         """Return the file name."""
         numbers = (str(self.round), str(self.counter), str(self.known))
         steps = (self.steps,) if self.steps else ()
-        return "+".join((self.node_id, self.epoch.text(), self.phase.value, *numbers, *steps))
+        return "+".join((self.node_id, _epoch_text(self.epoch), self.phase.value, *numbers, *steps))
 
     @property
     def rank_steps(self) -> tuple[int | None, ...]:
@@ -111,7 +111,8 @@ class Suspicion(NamedTuple):
 
     def text(self) -> str:
         """Return the file name."""
-        return "+".join((self.node_id, self.epoch.text(), "suspected", str(self.counter), "by", self.by))
+        epoch = _epoch_text(self.epoch)
+        return "+".join((self.node_id, epoch, "suspected", str(self.counter), "by", self.by))
 
 
 _N = "[0-9]{1,18}"  # no longer number is written by anybody
@@ -147,6 +148,11 @@ def parse_suspicion(text: str) -> Suspicion | None:
 @lru_cache(maxsize=64)
 def _epoch_of(text: str) -> Epoch:
     return Epoch(*map(int, text.split("-")))
+
+
+@lru_cache(maxsize=64)
+def _epoch_text(epoch: Epoch) -> str:
+    return epoch.text()
 
 
 def suspicions_in(names: Iterable[str], epoch: Epoch) -> frozenset[Suspicion]:

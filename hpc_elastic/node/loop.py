@@ -14,7 +14,7 @@ from types import FrameType
 from hpc_elastic.clock import Clock
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.why_left import Notice
-from hpc_elastic.store.shared_dir import segment_name
+from hpc_elastic.store.shared_dir import SEGMENT_RECORDS, segment_name
 from hpc_elastic.store.watch import Watch
 
 _POLL_WAKES = select.POLLIN | select.POLLERR | select.POLLHUP
@@ -129,8 +129,7 @@ class RunWatch:
     def __init__(self, paths: RunPaths, watch: Watch) -> None:
         self._paths = paths
         self._watch = watch
-        self._last = -1  # number of the last record, when both were watched
-        self._watched = ("", False)
+        self._watched = (-1, False)  # number of the segment, and whether the peers are watched
 
     def follow(self, last: int, *, peers: bool) -> None:
         """Watch where the record after the last one is going to be.
@@ -139,14 +138,12 @@ class RunWatch:
             last: number of the last record read.
             peers: whether to watch members and steps, too.
         """
-        if last == self._last and peers == self._watched[1]:
+        wanted = ((last + 1) // SEGMENT_RECORDS, peers)
+        if wanted == self._watched:
             return
-        segment = segment_name(last + 1)
-        if (segment, peers) == self._watched:
-            self._last = last
-            return
-        if self._watch.add_directory(os.path.join(self._paths.journal, segment)):  # else not there yet
-            self._last, self._watched = last, (segment, peers)
+        segment = os.path.join(self._paths.journal, segment_name(last + 1))
+        if self._watch.add_directory(segment):  # else not there yet
+            self._watched = wanted
         for directory in (self._paths.members, self._paths.steps):
             if peers:
                 self._watch.add_directory(directory)
