@@ -509,6 +509,12 @@ def all_in(running: RoundFormed, roster: Roster, phases: frozenset[Phase]) -> bo
     )
 
 
+def has_moved_on(formed: RoundFormed, roster: Roster) -> bool:
+    """Tell whether a member of the newest round waits for the next one."""
+    known = [entry.name for member in formed.members if (entry := roster.get(member.node_id)) is not None]
+    return any(name.phase is Phase.JOINING and name.round > formed.number for name in known)
+
+
 def is_proposer(formed: RoundFormed, node_id: str) -> bool:
     """Tell whether a member is one of the few that gather the steps of all members."""
     return any(member.node_id == node_id for member in formed.members[:WATCHERS])

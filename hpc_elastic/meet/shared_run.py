@@ -71,6 +71,7 @@ class Outlook(NamedTuple):
 
     next_turn_at: float  # see `SharedRun.next_turn_at`
     lost: tuple[str, ...]  # members that have vanished while the round runs
+    common_step: int | None = None  # see `SharedRun.common_step`
     # the rest is looked at when this node's workers are gone
     everyone_stopped: bool = False  # all live members' workers are gone
     everyone_succeeded: bool = False
@@ -186,16 +187,6 @@ class SharedRun:
         quiet = self._silent(formed) - self.state.left
         return tuple(member.node for member in formed.members if member.node_id in quiet)
 
-    def has_moved_on(self) -> bool:
-        """Tell whether a member of the newest round waits for the next one."""
-        formed, roster = self.state.round, self.membership.roster
-        known = (roster.get(member.node_id) for member in formed.members) if formed else ()
-        return any(
-            entry.name.phase is Phase.JOINING and formed is not None and entry.name.round > formed.number
-            for entry in known
-            if entry is not None
-        )
-
     def place_among_survivors(self) -> int | None:
         """Return this node's place among the members of the newest round that have not vanished."""
         formed = self.state.round
@@ -251,13 +242,14 @@ class SharedRun:
         Args:
             is_gone: this node's workers are.
         """
-        outlook = Outlook(self.next_turn_at(), self.lost)
+        outlook = Outlook(self.next_turn_at(), self.lost, self.common_step())
         if not is_gone:
             return outlook
         # A member that falls silent between the two counts neither as stopped nor as vanished.
         everyone_stopped, vanished = self.everyone_in(*GONE), bool(self.vanished())
-        succeeded, moved_on = self.everyone_succeeded(), self.has_moved_on()
-        return Outlook(*outlook[:2], everyone_stopped, succeeded, vanished, moved_on)
+        formed, succeeded = self.state.round, self.everyone_succeeded()
+        moved_on = formed is not None and rules.has_moved_on(formed, self.membership.roster)
+        return Outlook(*outlook[:3], everyone_stopped, succeeded, vanished, moved_on)
 
     def check_place(self) -> None:
         """Check that the directory of the run is where it was.
@@ -398,6 +390,16 @@ class SharedRun:
         """Tell whether this agent computes the step after which all ranks of a round stop."""
         is_open = self.state.drain is not None and self.state.stop_step is None
         return is_open and rules.is_proposer(running, self.membership.node_id)
+
+    def common_step(self) -> int | None:
+        """Return the step after which all ranks of the round can stop, if all members have told theirs.
+
+        Members whose workers have ended have none. None, too: another agent computes it, or it is agreed on.
+        """
+        running = self.state.running
+        if running is None or not self._gathers_steps(running):
+            return None
+        return rules.stop_step(self.working_members(running), self.membership.told_steps(running.number))
 
     def _view(self, running: RoundFormed) -> liveness.View:
         return liveness.View(

@@ -161,10 +161,10 @@ class ProcessGroup(PContext):
         Stops no process and never blocks.
         """
         self._look_at_preloader()
-        shows_exits = self._are_children and not self._is_ended
-        if self._reaper.reap_adopted() or not shows_exits:
-            return self._result()
-        return None
+        if self._are_children and not self._is_ended and not _may_have_ended():
+            return None
+        self._reaper.reap_adopted()
+        return self._result()
 
     def _look_at_preloader(self) -> None:
         if self._settings.preloader is not None:
@@ -208,7 +208,7 @@ class ProcessGroup(PContext):
         """
         if not self._is_running():
             return
-        self._note_failures()
+        self._note_failures(self.exit_codes())
         self._stop_begun()
         self._stopper.begin(sig, kill_at)
 
@@ -216,7 +216,7 @@ class ProcessGroup(PContext):
         """SIGKILL all processes and everything they started; never blocks."""
         if not self._is_running():
             return
-        self._note_failures()
+        self._note_failures(self.exit_codes())
         self._stop_begun()
         self._stopper.kill(self._clock.monotonic())
 
@@ -233,7 +233,8 @@ class ProcessGroup(PContext):
         if not self._is_running():
             return True
         self._look_at_preloader()
-        self._note_failures()
+        if not self._stopper.is_begun:
+            self._note_failures(self.exit_codes())
         if self._stopped_at is None:
             if not self._stopper.step(now):
                 return False
@@ -325,11 +326,15 @@ class ProcessGroup(PContext):
         for process in self._processes.values():
             process.confirm_started(max(0.0, deadline - self._clock.monotonic()))
 
-    def _note_failures(self) -> None:
-        """Take note of failures, unless the stop has begun: from then on it is our own doing."""
+    def _note_failures(self, ended: Mapping[int, int]) -> None:
+        """Take note of failures, unless the stop has begun: from then on it is our own doing.
+
+        Args:
+            ended: exit codes by local rank.
+        """
         if self._stopper.is_begun:
             return
-        for rank, code in self.exit_codes().items():
+        for rank, code in ended.items():
             if rank in self._failures or rank in self._done:
                 continue
             if code == 0 and self._take_value(rank):
@@ -355,8 +360,8 @@ class ProcessGroup(PContext):
                     self._failures[rank] = failure if code > 0 else self._failure(rank, 1)
 
     def _result(self) -> RunProcsResult | None:
-        ended = self.exit_codes()  # before they are noted: one that ends now is noted at the next look
-        self._note_failures()
+        ended = self.exit_codes()
+        self._note_failures(ended)
         if not self._stopper.is_begun:  # else `poll_stopped` still has to act on these exits
             for rank in ended:
                 self._processes[rank].acknowledge()
@@ -395,6 +400,14 @@ class ProcessGroup(PContext):
         self._trap.uninstall()
         if self._lasting is not None:
             self._lasting.release()
+
+
+def _may_have_ended() -> bool:
+    """Tell whether a child of this process may have ended; ended workers count until they are reaped."""
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # there is none
+        return True
 
 
 def _others(settings: StartSettings) -> tuple[Collection[int], ...]:

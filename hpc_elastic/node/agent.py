@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpc_elastic.errors import InputError, StoreError, TakenOverError
-from hpc_elastic.meet.member_names import GONE, Phase
+from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.rules import Joined
 from hpc_elastic.meet.shared_fs import Interrupted
 from hpc_elastic.meet.shared_run import Outlook, SharedRun
@@ -190,7 +190,7 @@ class NodeAgent(ElasticAgent):
             return self._leaving.out_of_touch(error)
         if action is Action.STOP_WORKERS:
             self._stopping.end_blind(group)
-        self._parts.loop.wait(self._run.settings.heartbeat_interval, group.exit_fds())
+        self._parts.loop.wait(self._run.settings.heartbeat_interval, group.events.fds)
         return None
 
     def _waits_for_others(self, status: Group) -> bool:
@@ -244,7 +244,7 @@ class NodeAgent(ElasticAgent):
         if action is Action.WAIT:
             return False
         if action is Action.DRAIN:
-            return self._stopping.drain(group)
+            return self._stopping.drain(group, self._others.common_step)
         {
             Action.STOP_WORKERS: self._stopping.end_round,
             Action.REPORT_CRASH: self._reports.crash,
@@ -271,7 +271,7 @@ class NodeAgent(ElasticAgent):
             self._shown = phase, rounds
 
     def _sleep(self, status: Group) -> None:
-        events = self._workers.running.events()
+        events = self._workers.running.events
         wake_at = min(self._others.next_turn_at, self._parts.services.wake_at(), events.due_at)
         drain_ends = self._stopping.deadline
         if drain_ends is not None and status in (Group.RUNNING, Group.FAILED):
@@ -294,12 +294,13 @@ class NodeAgent(ElasticAgent):
         if action is Action.LEAVE_ALONE:
             return self._leaving.alone()
         limit = self._now() + self._parts.times.exit_barrier
-        while not self._run.everyone_in(*GONE) and self._now() < limit:
+        while not self._others.everyone_stopped and self._now() < limit:
             self._parts.loop.wait(self._time_to_next_look())
             is_over = self._parts.loop.signals or self._state.epoch > self._run.membership.epoch
             if is_over or self._has_no_reason_to_wait():
                 break
             self._run.tick(look=True)
+            self._others = self._run.outlook(is_gone=True)
         return self._leaving.by_state()
 
     def _time_to_next_look(self) -> float:

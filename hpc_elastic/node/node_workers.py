@@ -145,7 +145,7 @@ class NodeWorkers:
             from hpc_elastic.node.setup.work_log import WorkLog  # noqa: PLC0415 - two nodes need it
 
             self._work = WorkLog(parts, group)
-        self._run.membership.tell_steps = lambda: steps_text([one.last_step for one in group.channels])
+        self._run.membership.tell_steps = lambda: steps_text([one.last_step for one in group.views])
         if parts.log.marks is not None:
             parts.log.marks.begin(formed.number, group.place.base_rank, group.own_logs(parts.paths))
         group.describe(self.view, WorkerState.HEALTHY)
@@ -165,7 +165,8 @@ class NodeWorkers:
 
     def status(self, now: float) -> Group:
         """Look at the processes without blocking."""
-        if self._work is not None and self._seen is not None and not self._seen.is_gone:
+        status, before = self.running.status(now), self._seen
+        if self._work is not None and before is not None and not before.is_gone:
             self._work.look(now)
         if self._parts.log.marks is not None:
             self._parts.log.marks.look(now)
@@ -173,14 +174,13 @@ class NodeWorkers:
         if self._parts.gpus is not None and (samples := self._parts.gpus.look(now)):
             self.telemetry.gpus(samples)
         self.telemetry.steps(self.running.channels, now)
-        status = self.running.status(now)
-        if status is not self._seen:
+        if status is not before:
             self._see(status)
         return status
 
     def _look_at_paces(self, now: float) -> None:
         group = self.running
-        if self._paces is None and any(channel.ticks for channel in group.channels):
+        if self._paces is None and any(view.ticks for view in group.views):
             from hpc_elastic.node.hangs.paces import PacePlace, PaceWatch  # noqa: PLC0415 - if workers tick
 
             is_first = group.place.group_rank == 0

@@ -313,22 +313,12 @@ class Reaper:
         self._adopted.update(stat.pid for stat in found)
         return found
 
-    def reap_adopted(self) -> bool:
-        """Take the exit status of ended descendants that came to this process as orphans.
-
-        Returns:
-            Whether there is anything that may have ended; ended workers count until they are reaped.
-        """
-        try:
-            if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-                return False
-        except ChildProcessError:
-            return True
+    def reap_adopted(self) -> None:
+        """Take the exit status of ended descendants that came to this process as orphans."""
         for stat in children(os.getpid()):
             if stat.is_dead and stat.pid not in self.sessions and self._is_orphan(stat):
                 _reap(stat.pid)
                 self._adopted.discard(stat.pid)
-        return True
 
     def kill_left_overs(self) -> list[ProcessStat]:
         """Send SIGKILL to all processes of the workers and return them."""

@@ -66,6 +66,18 @@ class Critical(NamedTuple):
     since: float  # when it was entered, by the node's monotonic clock [s]
 
 
+class WorkerView(NamedTuple):
+    """A worker as its agent sees it at one moment; each value as in `Channel`."""
+
+    pid: int
+    ticks: int
+    last_step: int | None
+    saving_s: float
+    resumed: int | None
+    total: int | None
+    word: tuple[int, str]
+
+
 class ChannelError(HpcElasticError):
     """A file is not a channel of this version."""
 
@@ -124,6 +136,11 @@ class Channel:
         """Unmap the file; the file itself stays."""
         self._slots.release()
         self._memory.close()
+
+    def view(self) -> WorkerView:
+        """Return the state of the worker."""
+        steps = self.last_step, self.saving_s, self.resumed, self.total
+        return WorkerView(self.pid, self.ticks, *steps, self.word)
 
     def unlink(self) -> None:
         """Remove the file and that of the stacks, if they are still there."""

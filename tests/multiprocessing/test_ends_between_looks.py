@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 
 import pytest
 
@@ -23,8 +24,8 @@ def test_a_failure_between_two_looks_is_not_taken_for_success(
     wait_readable(first.pidfd)
     note = SubprocessContext._note_failures
 
-    def note_and_then_end_the_last(group: SubprocessContext) -> None:
-        note(group)
+    def note_and_then_end_the_last(group: SubprocessContext, ended: Mapping[int, int]) -> None:
+        note(group, ended)
         if last.pidfd is not None and last.poll() is None:
             os.kill(last.pid, signal.SIGKILL)
             wait_readable(last.pidfd)

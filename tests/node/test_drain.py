@@ -307,13 +307,13 @@ def test_a_drain_that_is_over_takes_no_step() -> None:
     group: Any = SimpleNamespace(formed=FORMED)
     make = node_maker(MemoryStore(), clock)
     drain = LocalDrain(make("n9").run, group, DrainTimes())
-    drain.step(0.0)
+    drain.step(0.0, None)
     first, _ = together(node_maker(MemoryStore(), clock), clock)
-    LocalDrain(first.run, group, DrainTimes()).step(0.0)
+    LocalDrain(first.run, group, DrainTimes()).step(0.0, None)
     first.run.request_drain(Cause.PREEMPTION, Then.LEAVE, "SIGTERM")
     first.run.commit(RoundEnded(1, Cause.CRASH, ("n2",), None))
     drain = LocalDrain(first.run, group, DrainTimes())
-    drain.step(0.0)
+    drain.step(0.0, None)
     assert not drain.stop_now
 
 
@@ -379,10 +379,10 @@ def test_what_slurm_says_replaces_only_what_was_assumed(
 ) -> None:
     """Time that was promised, or that a user gives, only becomes less."""
     (drain, run, workers), _ = drains(left_s, cause)
-    drain.step(100.0)
+    drain.step(100.0, None)
     assert 100.0 + (left_s or DrainTimes().of(cause)) == drain.deadline
     run.explain_drain(cause, "Slurm says why", slurm_s)
-    drain.step(100.0)
+    drain.step(100.0, None)
     assert 100.0 + deadline == drain.deadline == workers.until[-1]
     assert [False, True] == [drain.is_over(100.0 + deadline - 0.1), drain.is_over(100.0 + deadline)]
 
@@ -391,9 +391,9 @@ def test_what_slurm_says_replaces_only_what_was_assumed(
 def test_a_time_that_slurm_does_not_change_stays(times: DrainTimes, left_s: float | None) -> None:
     """Slurm may not know how long there is, and a user's flag holds whatever it says."""
     (drain, run, _), _ = drains(times=times)
-    drain.step(100.0)
+    drain.step(100.0, None)
     run.explain_drain(Cause.PREEMPTION, "Slurm says why", left_s)
-    drain.step(101.0)
+    drain.step(101.0, None)
     assert 100.0 + times.stop == drain.deadline
 
 
@@ -401,7 +401,7 @@ def test_what_this_node_was_asked_for_and_the_journal_both_count() -> None:
     """The nearer of the two deadlines holds."""
     (drain, _, workers), _ = drains(left_s=60.0)
     drain.heed(StopRequest(Cause.PREEMPTION, "SIGTERM", 150.0), 100.0)
-    drain.step(100.0)
+    drain.step(100.0, None)
     drain.heed(StopRequest(Cause.PREEMPTION, "SIGTERM", 170.0), 100.0)
     assert [150.0, 150.0, 160.0] == workers.until
 
@@ -412,12 +412,12 @@ def test_workers_that_never_ask_may_run_on_until_their_time_is_up(runs_on: bool,
     times = DrainTimes(unasked=Unasked(runs_on=runs_on, number=number))
     (first, run, one), (second, _, other) = drains(times=times)
     one.bound = other.bound = -1
-    second.step(0.0)
+    second.step(0.0, None)
     run.tick(look=True)
-    first.step(0.0)
+    first.step(0.0, run.common_step())
     assert ("signal", number) in one.told
     assert runs_on is not first.stop_now
-    first.step(times.stop)
+    first.step(times.stop, None)
     assert first.stop_now
 
 
@@ -425,18 +425,18 @@ def test_all_nodes_stop_after_the_last_step_that_one_of_them_needs() -> None:
     """Each tells its step once; one whose workers cannot say yet is waited for."""
     (first, run, one), (second, other_run, other) = drains()
     one.bound = 5
-    first.step(0.0)
+    first.step(0.0, None)
     one.bound = 9
-    first.step(1.0)
-    second.step(1.0)
+    first.step(1.0, None)
+    second.step(1.0, None)
     assert [5] == list(run.membership.told_steps(1).values())
     assert ([], None) == (one.told, run.state.stop_step)
     other.bound = 7
-    second.step(2.0)
+    second.step(2.0, None)
     run.tick(look=True)
-    first.step(2.0)
+    first.step(2.0, run.common_step())
     other_run.refresh()
-    second.step(3.0)
+    second.step(3.0, None)
     assert {("stop after", 7)} == {*one.told, *other.told}
     assert (1, 1) == (len(one.told), len(set(other.told)))
     assert not first.stop_now
@@ -446,10 +446,10 @@ def test_workers_that_never_ask_are_signalled_once() -> None:
     """They stop at no step, so they are ended at once."""
     (first, run, one), (second, _, other) = drains()
     one.bound = other.bound = -1
-    second.step(0.0)
+    second.step(0.0, None)
     run.tick(look=True)
     for now in (0.0, 1.0):
-        first.step(now)
+        first.step(now, run.common_step())
     assert 1 == len([what for what, _ in one.told if what == "signal"])
     assert first.stop_now
 
@@ -516,7 +516,7 @@ def test_processes_that_workers_have_left_are_kept_while_shards_are_missing(tmp_
     run.agree_stop(1, 9)
     began = clock.monotonic()
     for _ in range(2):
-        drain.step(clock.monotonic())
+        drain.step(clock.monotonic(), None)
         clock.advance(1)
     assert began == run.drain_began
     keeps = workers.keeps_left_overs

@@ -298,7 +298,7 @@ def draining() -> Ending:
     """Return a node in a drain whose workers have had their time of 25 s."""
     node = Ending(after(start(), formed(1), drain()))
     node.stopping.begin(node.group)
-    assert not node.stopping.drain(node.group)
+    assert not node.stopping.drain(node.group, None)
     assert [] == node.calls
     node.now += 25.0
     return node
@@ -307,17 +307,17 @@ def draining() -> Ending:
 def test_a_drain_ends_workers_when_their_time_is_over() -> None:
     """Not before; without a round it ends none."""
     node = draining()
-    assert node.stopping.drain(node.group)
+    assert node.stopping.drain(node.group, None)
     assert [StopOrder(125.0 + KILL_AFTER_S, 125.0)] == node.calls
     assert ["the workers get the signal to end"] == node.said
-    assert not Ending(node.run.state).stopping.drain(node.group)
+    assert not Ending(node.run.state).stopping.drain(node.group, None)
 
 
 def test_a_drain_that_is_held_up_is_looked_at_again_later() -> None:
     """A worker is in a critical section; no worker was asked to end."""
     node = draining()
     node.ending.is_held = True
-    assert not node.stopping.drain(node.group)
+    assert not node.stopping.drain(node.group, None)
     assert [] == node.said
 
 
@@ -338,7 +338,7 @@ def test_the_exit_barrier_knows_the_drain_of_its_own_round_alone() -> None:
     assert [False, True] == [node.stopping.has_waited(100.0, now) for now in (399.9, 400.0)]
     node.stopping.begin(node.group)
     node.now = 380.0
-    node.stopping.drain(node.group)
+    node.stopping.drain(node.group, None)
     assert [False, True] == [node.stopping.has_waited(100.0, now) for now in (414.9, 415.0)]
     node.run.state = after(start(), formed(1))
     assert node.stopping.has_waited(100.0, 400.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpc_elastic.meet.join_progress import barrier_text, is_due
-from hpc_elastic.meet.rules import is_proposer, stop_step
+from hpc_elastic.meet.rules import is_proposer
 from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.node.decision import Group
 from hpc_elastic.node.drain.signals import Signalled
@@ -27,7 +27,6 @@ from hpc_elastic.node.stop_rules import (
 from hpc_elastic.node.workers.local_group import LocalGroup
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import is_half_saved
-from hpc_elastic.record.journal import RoundFormed
 from hpc_elastic.record.state import RunState
 from hpc_elastic.store.files import list_names
 
@@ -91,8 +90,14 @@ class LocalDrain:
             if is_rescue_due(self._progress, self._times, self._run.drain_began, now):
                 self._group.is_rescuing(now, self.deadline)
 
-    def step(self, now: float) -> None:
-        """Take the next step of the protocol; never blocks."""
+    def step(self, now: float, common_step: int | None) -> None:
+        """Take the next step of the protocol; never blocks.
+
+        Args:
+            now: monotonic time [s].
+            common_step: after which all ranks can stop, by the last look; None: not known, or another
+                agent computes it.
+        """
         state = self._run.state
         formed, drain = state.running, state.drain
         if formed is None or drain is None:
@@ -102,8 +107,10 @@ class LocalDrain:
         step = self._next(now)
         if step.tells is not None:
             self._run.membership.tell_step(formed.number, step.tells)
+            common_step = self._run.common_step()
             self._progress = self._progress._replace(has_told=True)
-        if step.proposes and self._propose(formed):
+        if step.proposes and common_step is not None:
+            self._run.agree_stop(formed.number, common_step)
             step = self._next(now)
         if step.stop_after is not None:
             self._group.set_stop_step(step.stop_after)
@@ -117,14 +124,6 @@ class LocalDrain:
         is_open = state.stop_step is None and not self._progress.has_told
         bound = self._group.stop_bound(now) if is_open else None
         return drain_step(self._progress, state, self._times, proposes=self._proposes, bound=bound, now=now)
-
-    def _propose(self, formed: RoundFormed) -> bool:
-        """Record the common step if all have published theirs; a node whose workers have ended has none."""
-        told = self._run.membership.told_steps(formed.number)
-        step = stop_step(self._run.working_members(formed), told)
-        if step is not None:
-            self._run.agree_stop(formed.number, step)
-        return step is not None
 
 
 class Stopping:
@@ -190,12 +189,17 @@ class Stopping:
         times = self._parts.times
         ending.stop(group, end_of_round(facts, shutdown_s=times.shutdown, critical_s=times.drain.critical))
 
-    def drain(self, group: LocalGroup) -> bool:
-        """Take the next step of a drain; return whether to look again at once."""
+    def drain(self, group: LocalGroup, common_step: int | None) -> bool:
+        """Take the next step of a drain; return whether to look again at once.
+
+        Args:
+            group: of this node.
+            common_step: see `LocalDrain.step`.
+        """
         drain, now = self._drain, self._parts.clock.monotonic()
         if drain is None:
             return False
-        drain.step(now)
+        drain.step(now, common_step)
         if not drain.stop_now:
             return False
         self._workers.ending.stop(group, end_of_drain(drain.deadline, self._parts.times.told, now))

@@ -60,7 +60,7 @@ class HangGuard:
             counts: whether their time counts: they were not asked to stop.
         """
         group = self._group
-        if group is None or (self._hangs is None and not self._is_possible(group)):
+        if group is None or (self._hangs is None and not self._is_possible(group, counts=counts)):
             return
         if self._hangs is None:
             from hpc_elastic.node.hangs.hangs import Hangs  # noqa: PLC0415 - only if workers tick
@@ -68,15 +68,15 @@ class HangGuard:
             self._hangs = Hangs(self._run, self._parts, group, self._started)
         self.hang = self._hangs.look(status, counts=counts and self._run.blind_since is None)
 
-    def _is_possible(self, group: LocalGroup) -> bool:
+    def _is_possible(self, group: LocalGroup, *, counts: bool) -> bool:
         """Tell whether there is anything to go by, here or on another node."""
         options = self._parts.hangs
         if self._run.state.hang is not None:
             return True
-        if options.is_off:
+        if options.is_off or not counts:
             return False
         given = options.first_step is not None
-        return given or self._is_known or any(channel.ticks for channel in group.channels)
+        return given or self._is_known or any(view.ticks for view in group.views)
 
     def ask(self, _group: LocalGroup) -> None:
         """Have all nodes write down where their ranks are."""

@@ -56,10 +56,10 @@ class WorkLog:
         Args:
             now: monotonic time [s].
         """
-        channels = self._group.channels
-        if self._fd is None or not channels:
+        views = self._group.views
+        if self._fd is None or not views:
             return
-        first = channels[0]
+        first = views[0]
         if not self._has_imported and first.pid:
             self._has_imported = True
             self._write(Doing.IMPORTED, now)
@@ -71,7 +71,7 @@ class WorkLog:
         if self._told is None:
             self._first_at = now
         if self._told is None or now - self._told.mono >= next_gap_s(now - self._first_at):
-            self._tell_step()
+            self._tell_step(first.resumed if self._told is None else None)
 
     def close(self) -> None:
         """Write the last step, and that no worker is left."""
@@ -85,9 +85,7 @@ class WorkLog:
         os.close(self._fd)
         self._fd = None
 
-    def _tell_step(self) -> None:
-        channels = self._group.channels
-        began = channels[0].resumed if self._told is None and channels else None
+    def _tell_step(self, began: int | None = None) -> None:
         self._told = self._seen
         is_due = self._now() - self._used_at >= _USE_GAP_S
         self._write(Doing.STEP, self._seen.mono, self._seen, self._use() if is_due else None, began)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -13,7 +13,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.context import RunProcsResult, StartSettings, SubprocessContext
 from hpc_elastic.multiprocessing.errors import FailureRecord, ProcessFailure, failure_record
-from hpc_elastic.multiprocessing.group_logs import NO_EVENTS, GroupEvents
+from hpc_elastic.multiprocessing.group_logs import NO_EVENTS
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsSpecs, log_line_prefix
 from hpc_elastic.node.decision import Group
 from hpc_elastic.node.spec import WorkerGroup, WorkerState
@@ -22,7 +22,7 @@ from hpc_elastic.node.workers.worker_env import RunEnv, place_of, substitute, su
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import RoundFormed
 from hpc_elastic.record.worker_word import Verdict, WorkerWord
-from hpc_elastic.worker.channel import BAD_NODE, GIVE_UP, SETTLE_S, Channel
+from hpc_elastic.worker.channel import BAD_NODE, GIVE_UP, SETTLE_S, Channel, WorkerView
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.functions import MultiprocessContext
@@ -34,6 +34,7 @@ Results: TypeAlias = tuple[Mapping[int, Any], Mapping[int, ProcessFailure]]
 """What workers returned and how they failed, by global rank."""
 
 
+_GONE = (Group.STOPPED, Group.SUCCEEDED)
 _VERDICTS = {BAD_NODE: Verdict.BAD_NODE, GIVE_UP: Verdict.GIVE_UP}
 
 
@@ -78,6 +79,8 @@ class LocalGroup:
         self.place = place_of(formed.members, node_id)
         self.slots = formed.members[self.place.group_rank].slots
         self.result: RunProcsResult | None = None
+        self.views: Sequence[WorkerView] = ()  # of the workers by local rank, at the last look
+        self.events = NO_EVENTS  # that end the wait for the next look
         self._node_id = node_id
         self._run = run
         self._settings = settings
@@ -203,8 +206,8 @@ class LocalGroup:
     @property
     def word(self) -> WorkerWord | None:
         """The word of the first worker that has said that this node is bad, or that it gives up."""
-        for local_rank, channel in enumerate(self._channels):
-            kind, reason = channel.word
+        for local_rank, view in enumerate(self.views):
+            kind, reason = view.word
             if kind in _VERDICTS:
                 node = self.formed.members[self.place.group_rank].node
                 return WorkerWord(_VERDICTS[kind], self.place.base_rank + local_rank, node, reason)
@@ -217,22 +220,20 @@ class LocalGroup:
             raise RuntimeError("the workers have not been started")
         return self._context
 
-    def events(self) -> GroupEvents:
-        """Return the events to wait for before the next look; copies new lines of logs to the console."""
-        return NO_EVENTS if self._gone else self.context.events()
-
-    def exit_fds(self) -> list[int]:
-        """Return descriptors that become readable when a worker ends."""
-        return [] if self._gone else self.context.exit_fds()
-
     def status(self, now: float) -> Group:
-        """Look at the processes without blocking.
+        """Look at the processes and at `views` without blocking; copies new lines of logs to the console.
 
         Workers that have ended well count as running while their leftovers are ended.
         """
         if self._gone:
             return self._outcome
         context = self.context
+        status = self._look(context, now)
+        self.events = NO_EVENTS if status in _GONE else context.events()
+        self.views = [channel.view() for channel in self._channels]
+        return status
+
+    def _look(self, context: ProcessGroup, now: float) -> Group:
         if not self._stopping and not self._ended_well:
             self.result = context.look() or self.result
             if self.result is None:
@@ -276,6 +277,7 @@ class LocalGroup:
         context = self.context
         pids = context.pids() if number in self._settings.ignore_signals else {}
         context.begin_stop(number, kill_at)
+        self.events = context.events()
         for pid in pids.values():
             if _ignores(pid, number):
                 _kill_group(pid)
