@@ -149,8 +149,8 @@ def _refusal(job: Job, field: str) -> str:
 def _update_job(turn: Turn, job: Job, field: str, value: str) -> str:
     """Change one field of a job; returns why not, in Slurm's words."""
     request = job.request
-    if field == "starttime":
-        return _start_at(turn, job, value)
+    if field in ("starttime", "endtime"):
+        return (_start_at if field == "starttime" else _end_at)(turn, job, value)
     if field in ("numnodes", "nodelist") and job.state is State.RUNNING:
         nodes = job.nodes[: int(value)] if field == "numnodes" else hostlist.expand(value)
         if field == "numnodes" and int(value) > len(job.nodes):
@@ -161,8 +161,6 @@ def _update_job(turn: Turn, job: Job, field: str, value: str) -> str:
         end_s = None if limit_s is None or job.start_s is None else job.start_s + limit_s
         turn.put(job._replace(request=request._replace(limit_s=limit_s), end_s=end_s, warned=False))
         return ""
-    if field == "endtime":
-        return _end_at(turn, job, value)
     if field not in _CHANGES:
         raise Refusal(f"Update of this parameter is not supported: {field}\nRequest aborted\n")
     changed = request._replace(**_CHANGES[field](value))
