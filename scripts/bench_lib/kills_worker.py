@@ -1,4 +1,4 @@
-"""The worker of the measure `kills`: the digits, with a file every 100 steps, or what hpc_elastic saves."""
+"""The worker of the measure `kills`: the digits, with a file every 100 steps, or `Checkpoints` as they are."""
 
 import os
 import sys
@@ -35,7 +35,7 @@ def steps() -> Iterator[int]:
     if sys.argv[1:] == ["ours"]:
         from hpc_elastic.frameworks.torch import Checkpoints  # noqa: PLC0415 - in one of the ways alone
 
-        yield from Checkpoints(every=SAVE_EVERY).steps(NEVER, state)
+        yield from Checkpoints().steps(NEVER, state)
         return
     done = 0
     if os.path.exists(FILE):
