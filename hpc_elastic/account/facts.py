@@ -51,13 +51,15 @@ class WorkFact(NamedTuple):
     began: int | None = None  # with the first step of a round: the step they went on from; None: not told
 
 
-def next_gap_s(since_first_s: float) -> float:
-    """Return when the next step is worth a line [s].
+def next_line_at(first_at: float, told_at: float) -> float:
+    """Return when a step is worth the next line, by the clock of the arguments [s].
 
     Args:
-        since_first_s: how long ago the first step of the round was done [s].
+        first_at: when the first step of the round was done [s].
+        told_at: when the step of the newest line was [s].
     """
-    return min(max(LEAST_GAP_S, GAP_SHARE * since_first_s), MOST_GAP_S)
+    long_enough = (told_at - GAP_SHARE * first_at) / (1 - GAP_SHARE)  # the gap is that share of the time then
+    return min(max(told_at + LEAST_GAP_S, long_enough), told_at + MOST_GAP_S)
 
 
 def encode_fact(fact: WorkFact) -> bytes:

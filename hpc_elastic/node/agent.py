@@ -206,9 +206,8 @@ class NodeAgent(ElasticAgent):
         return self._parts.clock.monotonic()
 
     def _look(self, status: Group) -> None:
-        waits = self._waits_for_others(status)
+        is_gone, waits = status.is_gone, self._waits_for_others(status)
         self._watch.follow(self._state.last, peers=waits)
-        is_gone = status.is_gone
         self._run.tick(look=waits)
         self._others = self._run.outlook(is_gone=is_gone)
         self._workers.size_news.look(self._state)

@@ -10,7 +10,7 @@ from hpc_elastic.account.facts import (
     NodeUse,
     WorkFact,
     encode_fact,
-    next_gap_s,
+    next_line_at,
     of_one_writer,
     parse_facts,
 )
@@ -70,7 +70,7 @@ def test_a_long_round_has_few_lines() -> None:
     def lines(seconds: float) -> int:
         count, now = 0, 0.0
         while now < seconds:
-            count, now = count + 1, now + next_gap_s(now)
+            count, now = count + 1, next_line_at(0.0, now)
         return count
 
     assert 20 < lines(1200.0) < 30

@@ -288,7 +288,8 @@ class Signalled:
         cause, state = self.wish.cause, self._run.state
         if cause is None:
             return
-        if not (state.leaving or (self.leaves_alone and state.drain is not None)):
+        is_asked = state.drain is not None and (state.drain.then is Then.LEAVE or self.leaves_alone)
+        if not is_asked and not state.leaving:
             then = Then.REJOIN if self.leaves_alone else Then.LEAVE
             known = self.wish.deadline if self.wish.is_known else None
             left_s = None if known is None else max(0.0, known - self._parts.clock.monotonic())

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import NamedTuple
 
-from hpc_elastic.account.facts import Doing, NodeUse, WorkFact, encode_fact, next_gap_s
+from hpc_elastic.account.facts import Doing, NodeUse, WorkFact, encode_fact, next_line_at
 from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.workers.local_group import LocalGroup
 from hpc_elastic.processes.control_group import read_job_usage
@@ -43,6 +43,7 @@ class WorkLog:
         self._seen = _SeenStep(0, None, 0.0, None, 0.0, 0)
         self._told: _SeenStep | None = None
         self._first_at = 0.0  # when the first step of the round was done [s]
+        self._due_at = 0.0  # when a step is worth the next line [s]
         self._fd: int | None = None
         self._used_s = read_job_usage().cpu_s  # CPU time of the step before the round [s]
         self._used_at = self._now()
@@ -70,7 +71,7 @@ class WorkLog:
         self._seen = _SeenStep(ticks, first.last_step, first.saving_s, first.total, now, known)
         if self._told is None:
             self._first_at = now
-        if self._told is None or now - self._told.mono >= next_gap_s(now - self._first_at):
+        if now >= self._due_at:
             self._tell_step(first.resumed if self._told is None else None)
 
     def close(self) -> None:
@@ -89,6 +90,7 @@ class WorkLog:
         self._told = self._seen
         is_due = self._now() - self._used_at >= _USE_GAP_S
         self._write(Doing.STEP, self._seen.mono, self._seen, self._use() if is_due else None, began)
+        self._due_at = next_line_at(self._first_at, self._seen.mono)
 
     def _use(self) -> NodeUse | None:
         """Return the use of the node since the workers were started; None outside of a step of Slurm."""
