@@ -1,4 +1,4 @@
-"""The worker of the measure `kills`: the digits, with a file every 100 steps, or `Checkpoints` as they are."""
+"""The worker of the measure `kills`: digits, with a file every 100 steps, or `Checkpoints` as they are."""
 
 import os
 import sys

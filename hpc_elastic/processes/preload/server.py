@@ -127,7 +127,7 @@ class _Server:
             learned: those that workers have imported.
         """
         began = SystemClock().monotonic()
-        gc.disable()  # what imports make stays; looking through it again and again takes long
+        gc.disable()  # the objects of imports stay; a look through them takes long, again and again
         warm_worker.prepare_main(self._command)
         if modules or learned:
             randomness.load_random()
