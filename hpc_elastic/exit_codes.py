@@ -8,7 +8,8 @@ from enum import IntEnum
 class ExitCode(IntEnum):
     """Exit codes of the agent and of ``hpc-elastic finish``.
 
-    A run that fails for its workers ends with the worker's own exit code (128 + n for signal n).
+    A run that fails for its workers ends with the worker's own exit code (128 + n for signal n), which
+    `hpc_elastic.node.setup.journal_entries` records.
     `srun` returns the highest code of its tasks, so the order is the precedence.
     """
 

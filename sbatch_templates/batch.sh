@@ -285,7 +285,8 @@ tell_absent() {
 
 # Removes what this user's agents have left in the memory of this node: Slurm kills an agent together with its
 # guard, and a state that workers have kept may be large. An agent that lives holds a lock on its directory.
-# A directory kept-FROM-UNTIL-... is for the next start of its run, until its time is over.
+# A directory kept-FROM-UNTIL-... is for the next start of its run, until its time is over. The next agent does
+# the same (hpc_elastic/start/scratch.py).
 remove_left() {
   local folder=/dev/shm/hpc_elastic-$EUID place pid now
   [ ! -L "$folder" ] && [ -O "$folder" ] || return

@@ -12,8 +12,8 @@ import lightning as L
 import torch
 
 from hpc_elastic import worker
-from hpc_elastic.frameworks import ElasticLoop
 from hpc_elastic.frameworks.lightning import trainer_shape
+from hpc_elastic.frameworks.torch import Checkpoints
 
 
 def batch_of(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,18 +37,14 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model, optimizer = fabric.setup(model, optimizer)
     state = {"model": model, "optimizer": optimizer}
-    elastic = ElasticLoop(
-        lambda path: fabric.save(path, state),
-        lambda path: fabric.load(path, state),
-        save_every=options.save_every,
-    )
-    for step in elastic.steps(options.steps):  # instead of range(options.steps)
+    checkpoints = Checkpoints(every=options.save_every)
+    for step in checkpoints.steps(options.steps, state):  # instead of range(options.steps)
         x, y = fabric.to_device(batch_of(step, fabric.global_rank))
         optimizer.zero_grad()
         fabric.backward(torch.nn.functional.mse_loss(model(x), y))
         optimizer.step()
         time.sleep(options.step_time)
-    if fabric.is_global_zero and not elastic.stopped:
+    if fabric.is_global_zero and not checkpoints.stopped:
         weights = b"".join(tensor.cpu().numpy().tobytes() for tensor in model.state_dict().values())
         result = {"steps": options.steps, "weights": hashlib.sha256(weights).hexdigest()}
         with worker.atomic_write(options.out) as file:

@@ -1,6 +1,7 @@
 """End a group of processes and all they started, without ever blocking.
 
-How long the workers of a node have before SIGKILL is decided in `hpc_elastic.node.stop_rules`.
+Which signal the workers of a node get first, and how long they have before SIGKILL, is decided in
+`hpc_elastic.node.stop_rules` and `hpc_elastic.node.ending`.
 """
 
 from __future__ import annotations

@@ -63,6 +63,8 @@ def scratch_directory(places: Iterable[str] | None = None, copies: str = "") -> 
 def remove_left(place: str, copies: str = "", to: str = "") -> None:
     """Remove the directories of this user's dead agents, as far as it is possible.
 
+    The function of this name in ``sbatch_templates/batch.sh`` does so at the end of a step.
+
     Args:
         place: in which agents have made them.
         copies: begins the names of the files that are moved; empty: none are.

@@ -47,7 +47,7 @@ from hpc_elastic.slurm.end.choices import (
     Resubmit,
     SaveFirst,
 )
-from hpc_elastic.slurm.end.history import Earlier, given_up, goodbye_of, starts_in_vain, stopped
+from hpc_elastic.slurm.end.history import Earlier, given_up, goodbye_of, stopped, task_starts_in_vain
 from hpc_elastic.slurm.end.lifecycle import cancelled, decide, refused
 from tests.slurm.failed_lines import failed_line
 
@@ -450,18 +450,18 @@ def test_a_task_is_given_up_until_it_is_in_a_round_again() -> None:
     records = records_of(STARTED, failed)
     assert frozenset() == given_up(records)
     assert goodbye_of(records, START) is None
-    assert 2 == starts_in_vain(records, START)
+    assert 2 == task_starts_in_vain(records, START)
     assert {"12_1"} == given_up(records_of(STARTED, over))
     assert frozenset() == given_up(records_of(STARTED, over, ROUND))
 
 
 def test_starts_without_a_round_or_a_goodbye_are_in_vain() -> None:
     """They are counted from the newest one back."""
-    assert 2 == starts_in_vain(records_of(STARTED), START)
-    assert 0 == starts_in_vain(records_of(STARTED, ROUND), START)
-    assert 3 == starts_in_vain(records_of(STARTED, ROUND), START._replace(restart=4))
+    assert 2 == task_starts_in_vain(records_of(STARTED), START)
+    assert 0 == task_starts_in_vain(records_of(STARTED, ROUND), START)
+    assert 3 == task_starts_in_vain(records_of(STARTED, ROUND), START._replace(restart=4))
     goodbye = NodeLeft(EPOCH, "n2.5@12_1-3-0", "n2", Cause.MEMBERSHIP, "")
-    assert 1 == starts_in_vain(records_of(STARTED, ROUND, goodbye), START._replace(restart=4))
+    assert 1 == task_starts_in_vain(records_of(STARTED, ROUND, goodbye), START._replace(restart=4))
 
 
 def test_stops_that_save_nothing_hold_the_run() -> None:

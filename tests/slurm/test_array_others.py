@@ -7,7 +7,7 @@ import pytest
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import Cause, Decision, Drained, Entry, EpochStarted, Requeued, RunEnded
 from hpc_elastic.slurm.end.choices import Hold, Requeue
-from hpc_elastic.slurm.end.history import starts_in_vain
+from hpc_elastic.slurm.end.history import task_starts_in_vain
 from hpc_elastic.slurm.end.lifecycle import decide
 from tests.slurm.test_array_lifecycle import (
     BASE,
@@ -37,7 +37,7 @@ def test_the_ending_of_an_earlier_submission_does_not_count(decision: Decision) 
 
 def test_rounds_of_other_tasks_do_not_count() -> None:
     """A task that was in none has started in vain each time."""
-    assert 5 == starts_in_vain(records_of(STARTED, ROUND), TaskStart("12_7", 4, 0))
+    assert 5 == task_starts_in_vain(records_of(STARTED, ROUND), TaskStart("12_7", 4, 0))
 
 
 def test_a_start_that_goes_back_as_a_whole_is_counted_once() -> None:

@@ -16,7 +16,7 @@ from hpc_elastic.record.journal import (
     StopKind,
     TaskStopped,
 )
-from hpc_elastic.slurm.end.history import given_up, goodbye_of, starts_in_vain, stopped
+from hpc_elastic.slurm.end.history import given_up, goodbye_of, stopped, task_starts_in_vain
 
 EPOCH = Epoch(0, 0, 0, 0)
 FIRST = TaskStart("12_0", 0, 0)
@@ -35,7 +35,7 @@ def test_a_host_may_be_called_as_it_likes(host: str) -> None:
     leaves = NodeLeft(EPOCH, f"{host}.7{FIRST.tag}", host, Cause.PREEMPTION, "SIGTERM")
     assert leaves == goodbye_of(records(leaves), FIRST)
     assert frozenset() == given_up(records(leaves))
-    assert 0 == starts_in_vain(records(leaves), FIRST)
+    assert 0 == task_starts_in_vain(records(leaves), FIRST)
 
 
 def left(start: TaskStart, words: str = "SIGTERM") -> NodeLeft:
@@ -114,4 +114,4 @@ def test_starts_in_vain_are_counted_since_the_last_useful_one(
     entries: tuple[Entry, ...], restart: int, count: int
 ) -> None:
     """One that was in a round, or left by itself; later starts and those of other tasks do not count."""
-    assert count == starts_in_vain(records(*entries), FIRST._replace(restart=restart))
+    assert count == task_starts_in_vain(records(*entries), FIRST._replace(restart=restart))

@@ -243,4 +243,4 @@ def test_starts_of_a_task_in_vain_are_those_since_the_last_of_use(
     entries: list[Entry], restart: int, in_vain: int
 ) -> None:
     """One was of use that was in a round or said goodbye; a later one does not matter for an earlier one."""
-    assert in_vain == history.starts_in_vain(records_of(*entries), START._replace(restart=restart))
+    assert in_vain == history.task_starts_in_vain(records_of(*entries), START._replace(restart=restart))

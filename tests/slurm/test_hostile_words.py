@@ -37,7 +37,7 @@ from hpc_elastic.slurm.end.history import (
     earlier_starts,
     given_up,
     goodbye_of,
-    starts_in_vain,
+    task_starts_in_vain,
     with_words,
 )
 from hpc_elastic.store.node_events import Fault
@@ -140,7 +140,7 @@ def decisions(entries: Journal) -> tuple[object, ...]:
         was_released(state, START),
         [(one.event.host, one.event.fault, one.record) for one in node_faults(records, "run")],
         given_up(records),
-        starts_in_vain(records, START),
+        task_starts_in_vain(records, START),
         lifecycle.starts_in_vain(records, epoch),
         earlier_starts(records, epoch, LINE),
         signals_of(records),

@@ -19,6 +19,7 @@ from hpc_elastic.errors import InputError
 WHERE = "hpc_elastic.frameworks.torch.Checkpoints"
 _OWN = "own."  # keys of values of one rank: its number follows
 _SHOWN = 3  # differences in an error
+_WRAPPED = {"_FabricModule": "_forward_module", "_FabricOptimizer": "optimizer"}  # of Lightning Fabric
 _FIX = "load it into the model, optimizers and dtypes that it was saved from, or give another directory"
 State = MutableMapping[str, Any]
 
@@ -91,6 +92,13 @@ class Source(Protocol):
         """
 
 
+def _unwrapped(value: Any) -> Any:
+    """Return the object in the wrapper of Lightning Fabric, whose names for tensors PyTorch does not find."""
+    names = (_WRAPPED[kind.__name__] for kind in type(value).__mro__ if kind.__name__ in _WRAPPED)
+    name = next(names, None)
+    return value if name is None else getattr(value, name)
+
+
 class Entry(NamedTuple):
     """One object of the state: `owner[key]`, by a name that no other has."""
 
@@ -100,8 +108,8 @@ class Entry(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """The object."""
-        return self.owner[self.key]
+        """The object, without a wrapper."""
+        return _unwrapped(self.owner[self.key])
 
 
 class TrainState:

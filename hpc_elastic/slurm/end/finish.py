@@ -225,7 +225,7 @@ class Finish:
             has_script=os.path.exists(start.paths.script),
             in_vain=lifecycle.starts_in_vain(records, start.epoch)
             if task is None
-            else history.starts_in_vain(records, task),
+            else history.task_starts_in_vain(records, task),
             saved=newest_step(start.paths, BEGINNING),
         )
 

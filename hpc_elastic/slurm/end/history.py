@@ -248,7 +248,7 @@ def given_up(records: Iterable[Record]) -> frozenset[str]:
     return frozenset(found)
 
 
-def starts_in_vain(records: Iterable[Record], start: TaskStart) -> int:
+def task_starts_in_vain(records: Iterable[Record], start: TaskStart) -> int:
     """Return how many of the newest starts of a task, up to this one, were in no round and did not leave."""
     useful: set[int] = set()
     for record in records:

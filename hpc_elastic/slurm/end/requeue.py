@@ -28,7 +28,6 @@ from hpc_elastic.slurm.client.job_standing import (
 LOOK_S = 1.0  # how often it is seen whether the agent is held up, and for so long it must have been
 _LONGEST_ASK_PAUSE_S = 10.0  # between questions to Slurm
 
-SOON = "StartTime=now+3"  # in the same second slurmd takes the new start's credential for a revoked one
 PATIENCE_S = 1800.0  # for slurmctld: no client is served while it is away, and a failover takes minutes
 _REFUSALS = 3  # so often Slurm must say no
 _FIRST_PAUSE_S = 1.0

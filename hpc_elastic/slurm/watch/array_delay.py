@@ -18,7 +18,6 @@ from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.client.job_standing import Standing, due_to, job_facts, standing
 from hpc_elastic.slurm.client.parse import between_s
-from hpc_elastic.slurm.end.requeue import SOON
 from hpc_elastic.slurm.run_jobs import job_start
 from hpc_elastic.slurm.run_jobs.submissions import read_submissions
 from hpc_elastic.slurm.watch.job_watch import ASK_TIMEOUT_S, JobWatch, Loop, WatchOptions, place_of
@@ -29,6 +28,7 @@ MOST = 64  # tasks in one look
 LOG_PATIENCE_S = 1.0  # Slurm may write why it ends a task a moment after it has put it back
 _LOG_PAUSE_S = 0.05
 _WAITS = "BeginTime"
+_SOON = "StartTime=now+3"  # in the same second slurmd takes the new start's credential for a revoked one
 
 
 def is_delayed(fields: Mapping[str, str]) -> bool:
@@ -60,7 +60,7 @@ def start_returned(paths: RunPaths, array: str, slurm: Slurm) -> list[str]:
     waiting = [task.name for task in tasks if task.is_waiting and task.reason == _WAITS]
     started = [name for name in waiting[:MOST] if is_delayed(slurm.show_job(name) or {})]
     for name in started:
-        slurm.update(name, SOON)
+        slurm.update(name, _SOON)
     return started
 
 
