@@ -9,15 +9,16 @@ from collections.abc import Iterable, Sequence
 _UNSEEN = (  # controls, marks of the direction of text, line ends of Unicode, halves of characters
     "\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff"
 )
-_ACTS = re.compile(f"[{_UNSEEN}]")
-_ACTS_IN_LINES = re.compile(f"(?![\n\t])[{_UNSEEN}]")
+# patterns are texts: the module re compiles each one when it is first used, and keeps it
+_ACTS = f"[{_UNSEEN}]"
+_ACTS_IN_LINES = f"(?![\n\t])[{_UNSEEN}]"
 _COLOUR = r"\x1b\[[0-9;:]*m"
-_ACTS_IN_LOGS = re.compile(rf"({_COLOUR})|(?![\n\r\t])[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_NO_REASON = re.compile(  # advice below an error of CUDA, and this package's words at the end of a program
+_ACTS_IN_LOGS = rf"({_COLOUR})|(?![\n\r\t])[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
+_NO_REASON = (  # advice below an error of CUDA, and this package's words at the end of a program
     r"(Search for `cuda|CUDA kernel errors might |For debugging consider passing CUDA|"
     r"Compile with `TORCH_USE_CUDA_DSA`|Device-side assertion tracking was not |hpc_elastic[\w.]*: |$)"
 )
-_RANK = re.compile(r"\[rank\d+\]: ?")  # before each line of a traceback by PyTorch
+_RANK = r"\[rank\d+\]: ?"  # before each line of a traceback by PyTorch
 _NAMES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _UNBROKEN = "\N{NO-BREAK SPACE}%"
 WIDTH = 80  # columns of a terminal
@@ -44,8 +45,8 @@ def few_text(names: Sequence[str]) -> str:
 
 def last_words(output: str) -> str:
     """Return the last line of a program's output that may say why it has ended; empty if there is none."""
-    lines = (_RANK.sub("", line.strip(), count=1) for line in reversed(output.splitlines()))
-    return next((line for line in lines if not _NO_REASON.match(line)), "")
+    lines = (re.sub(_RANK, "", line.strip(), count=1) for line in reversed(output.splitlines()))
+    return next((line for line in lines if not re.match(_NO_REASON, line)), "")
 
 
 def wrapped(text: str, first: str, others: str, width: int = WIDTH) -> list[str]:
@@ -72,12 +73,12 @@ def wrapped(text: str, first: str, others: str, width: int = WIDTH) -> list[str]
 
 def visible(text: str) -> str:
     r"""Return foreign text as one line in which nothing acts on a terminal: ``\x1b`` for an escape."""
-    return _ACTS.sub(_escaped, text)
+    return text if text.isprintable() else re.sub(_ACTS, _escaped, text)
 
 
 def visible_lines(text: str) -> str:
     """Return text of several lines as `visible` does; line ends and tabs stay."""
-    return _ACTS_IN_LINES.sub(_escaped, text)
+    return re.sub(_ACTS_IN_LINES, _escaped, text)
 
 
 def visible_log(data: bytes, *, colours: bool = True) -> bytes:
@@ -88,8 +89,8 @@ def visible_log(data: bytes, *, colours: bool = True) -> bytes:
         colours: whether colours stay; else they are left out.
     """
     text = data.decode(errors="surrogateescape")
-    shown = _ACTS_IN_LOGS.sub(
-        lambda found: (found[1] if colours else "") if found[1] else _escaped(found), text
+    shown = re.sub(
+        _ACTS_IN_LOGS, lambda found: (found[1] if colours else "") if found[1] else _escaped(found), text
     )
     return shown.encode(errors="surrogateescape")
 
@@ -99,10 +100,10 @@ def for_shell(word: str) -> str:
 
     A character that would act on a terminal is an escape in ``$'...'``, which `visible` leaves as it is.
     """
-    if not _ACTS.search(word):
+    if not re.search(_ACTS, word):
         return shlex.quote(word)  # noqa: TID251 - the one place
     plain = word.replace("\\", r"\\").replace("'", r"\'")
-    return f"$'{_ACTS.sub(_as_bytes, plain)}'"
+    return f"$'{re.sub(_ACTS, _as_bytes, plain)}'"
 
 
 def line_for_shell(words: Iterable[str]) -> str:

@@ -22,9 +22,10 @@ from contextlib import suppress
 from enum import Enum
 from functools import lru_cache
 from types import UnionType
-from typing import Annotated, Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from hpc_elastic.errors import DamagedError
+from hpc_elastic.named_tuple import NamedTuple
 
 DEPTH = 32  # arrays and objects inside each other; this package writes at most 6
 NO_TEXT = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no byte of a file name

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from hpc_elastic.account.facts import RunUse, use_of
 from hpc_elastic.account.gpus import NodeGpus
 from hpc_elastic.account.spans import Bucket, Crew, History, Series, Span, StartFacts, series_of
 from hpc_elastic.account.stops import Stop
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import Cause
 
 Seconds = Mapping[Bucket, float]

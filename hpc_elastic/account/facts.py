@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import NamedTuple
+
+from hpc_elastic.named_tuple import NamedTuple
 
 LEAST_GAP_S, MOST_GAP_S = 5.0, 300.0  # between two lines about steps
 GAP_SHARE = 0.2  # of the time since the first step, so that a short round has few lines

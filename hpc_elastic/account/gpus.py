@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from hpc_elastic.errors import DamagedError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.typed_json import Count, Prose, Seconds, read
 
 FORMAT = 1

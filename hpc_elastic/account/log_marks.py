@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+
+from hpc_elastic.named_tuple import NamedTuple
 
 MOST_BYTES = 128 << 10
 """A file of marks that is longer is thinned: its older marks become fewer."""
@@ -19,10 +20,9 @@ STREAMS = ("stdout.log", "stderr.log")
 
 _FEWEST = MOST_BYTES * 3 // 4  # the size that a file is thinned to at most [bytes]
 _JITTER_S = 5.0  # an agent that is busy reads a record so much later than it was written
-_LINE = re.compile(
-    rb"^\[(\d{1,18}),(\d{1,18}(?:\.\d+)?),(\d{1,18}),(\d{1,18}(?:\.\d+)?),(\d{1,18}),(\d{1,18}),"
-    rb"\[((?:-?\d{1,18},-?\d{1,18}(?:,-?\d{1,18},-?\d{1,18})*)?)\]\]$",
-    re.MULTILINE,
+_LINE = (
+    rb"(?m)^\[(\d{1,18}),(\d{1,18}(?:\.\d+)?),(\d{1,18}),(\d{1,18}(?:\.\d+)?),(\d{1,18}),(\d{1,18}),"
+    rb"\[((?:-?\d{1,18},-?\d{1,18}(?:,-?\d{1,18},-?\d{1,18})*)?)\]\]$"
 )
 
 
@@ -46,7 +46,7 @@ def encode_mark(mark: LogMark) -> bytes:
 
 def parse_mark(line: bytes) -> LogMark | None:
     """Return the mark in a line; None if it is torn or damaged."""
-    found = _LINE.match(line)
+    found = re.match(_LINE, line)
     if found is None:
         return None
     number, at, known, age, first_rank, agent, sizes = found.groups()
@@ -67,7 +67,7 @@ def marks_backwards(data: bytes) -> Iterator[LogMark]:
 
 def marked_rounds(data: bytes) -> set[int]:
     """Return the rounds that have a mark in a file."""
-    return {int(found[1]) for found in _LINE.finditer(data)}
+    return {int(found[1]) for found in re.finditer(_LINE, data)}
 
 
 def time_of(mark: LogMark, records: Mapping[int, float]) -> float:

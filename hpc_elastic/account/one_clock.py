@@ -13,7 +13,8 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import NamedTuple
+
+from hpc_elastic.named_tuple import NamedTuple
 
 _TURNS = 3  # of putting clocks right
 _JITTER_S = 2.0  # events of two nodes may stand so much out of order without a wrong clock

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpc_elastic.account import stops
 from hpc_elastic.account.facts import Doing, WorkFact, of_one_writer
 from hpc_elastic.account.gpus import NodeGpus
 from hpc_elastic.account.one_clock import Stamp, one_clock
 from hpc_elastic.account.stops import Stop
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import (
     Cause,
     Decision,

@@ -7,8 +7,9 @@ Slurm has answered, and only the batch script knows that a line of it failed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import (
     NO_SIGNAL,
     Answer,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.typed_json import Count, decode, parse, read
 
 _ROLE_INFO = "torchelastic/role_info/"

@@ -11,9 +11,9 @@ import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import NamedTuple
 
 from hpc_elastic.cli.say import in_colour
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.report.watch_screen import ScreenLine
 from hpc_elastic.text import WIDTH
 

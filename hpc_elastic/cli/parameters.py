@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.named_tuple import NamedTuple
 
 _OF_A_RUN = ("RUN", "run_dir")  # how errors about a run name their place by themselves
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)

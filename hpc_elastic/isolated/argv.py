@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
+
+from hpc_elastic.named_tuple import NamedTuple
 
 PACKAGE: Final = "hpc_elastic"
 CALL: Final = "hpc_elastic.api.call"

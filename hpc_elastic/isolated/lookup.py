@@ -8,9 +8,10 @@ import site
 import subprocess  # noqa: TID251 - asks interpreters
 import sys
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from hpc_elastic.isolated.argv import INSTALLED, OwnPath, own_argv
+from hpc_elastic.named_tuple import NamedTuple
 
 NEEDED: Final = (
     "hpc_elastic",

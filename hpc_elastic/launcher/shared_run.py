@@ -6,13 +6,14 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from hpc_elastic.errors import RendezvousClosedError
 from hpc_elastic.launcher.adoption import ADOPTION
 from hpc_elastic.launcher.config import LaunchConfig
 from hpc_elastic.launcher.failures import error_of, run_failed
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
 from hpc_elastic.node.stop_rules import DrainTimes
 from hpc_elastic.node.workers.local_group import Command

@@ -13,9 +13,9 @@ a lease by the observer's own clock. The consequences of silence are decided her
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
 
 from hpc_elastic.meet.member_names import TERMINAL, Phase, Roster, Seen, Suspicion
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.state import RunState
 
 WATCHERS = 3  # members that always watch the others; they also put agreements together

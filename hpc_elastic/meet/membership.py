@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain, count
-from typing import NamedTuple
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import DamagedError, RendezvousStateError, RunDirError, StoreError
@@ -30,6 +29,7 @@ from hpc_elastic.meet.member_names import (
     suspicions_in,
 )
 from hpc_elastic.meet.rules import MeetingSettings
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.array_task import is_newer, start_of
 from hpc_elastic.record.journal import MEMBERS, Epoch, Member, Port
 from hpc_elastic.store.protocol import Store

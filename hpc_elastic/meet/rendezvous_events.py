@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from hpc_elastic.meet.interface import RendezvousInfo
+from hpc_elastic.named_tuple import NamedTuple
 
 _T = TypeVar("_T")
 

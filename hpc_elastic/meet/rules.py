@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from itertools import islice
-from typing import NamedTuple
 from zlib import crc32
 
 from hpc_elastic.errors import InputError, RunDirError
@@ -23,6 +22,7 @@ from hpc_elastic.meet.liveness import (
 )
 from hpc_elastic.meet.member_names import TERMINAL, Phase, Roster, absent, natural, outdated
 from hpc_elastic.meet.seating import by_claim, choose, in_rank_order, node_of, seats
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.array_task import is_newer
 from hpc_elastic.record.journal import Epoch, RoundFormed
 from hpc_elastic.record.state import RunState, is_released

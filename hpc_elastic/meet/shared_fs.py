@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from hpc_elastic.errors import (
     RendezvousClosedError,
@@ -27,6 +27,7 @@ from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.membership import Offer
 from hpc_elastic.meet.rules import refuse_stranger
 from hpc_elastic.meet.shared_run import SharedRun
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import Decision, RoundFormed
 from hpc_elastic.record.state import RunState
 from hpc_elastic.text import are_text

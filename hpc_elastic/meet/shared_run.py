@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import StoreError
@@ -12,6 +12,7 @@ from hpc_elastic.meet import liveness, rules
 from hpc_elastic.meet.member_names import GONE, Phase
 from hpc_elastic.meet.membership import Membership
 from hpc_elastic.meet.rules import MeetingSettings, sizes_text
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import (
     NO_SIGNAL,
     Answer,
@@ -133,9 +134,8 @@ class SharedRun:
 
     def refresh(self) -> RunState:
         """Read the new records of the journal."""
-        state = self._noted(self._log.refresh)
-        self.membership.known = state.last
-        return state
+        self.membership.known = self._noted(self._log.refresh).last
+        return self.state
 
     def latest_checkpoint(self) -> MarkedCheckpoint | None:
         """Return the newest durable checkpoint."""

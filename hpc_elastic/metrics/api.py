@@ -6,9 +6,10 @@ import functools
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 from hpc_elastic.clock import SystemClock
+from hpc_elastic.named_tuple import NamedTuple
 
 __all__ = [
     "ConsoleMetricHandler",

@@ -28,7 +28,7 @@ from multiprocessing import (
     util,
 )
 from multiprocessing import spawn as spawning
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from hpc_elastic.isolated.callers_path import has_own_path
 from hpc_elastic.multiprocessing.function_worker import (
@@ -39,6 +39,7 @@ from hpc_elastic.multiprocessing.function_worker import (
     own_streams,
     run,
 )
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.processes.process import TELLING, ChildProcess, ProcessSpec, open_stdio, spawn
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpc_elastic.multiprocessing.errors.error_handler import describe, record
+from hpc_elastic.named_tuple import NamedTuple
 
 _RESET = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 

@@ -6,9 +6,10 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from hpc_elastic.multiprocessing.logs import LogsDest
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.processes.tail import (
     MAX_LAG,
     Console,

@@ -6,13 +6,14 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.data_fields import DataClass, DataFields
 from hpc_elastic.ids import SHUTDOWN_S, Env
 from hpc_elastic.multiprocessing.errors.failure import ProcessFailure
 from hpc_elastic.multiprocessing.logs import LogsSpecs
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.processes.guard import Guard
 from hpc_elastic.processes.linux import MARKER_ENV
 from hpc_elastic.processes.process import ProcessSpec

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import NamedTuple
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import Cause, DrainRequested, Epoch, Then
 from hpc_elastic.record.same_failure import repeated_text
 from hpc_elastic.record.state import RunState

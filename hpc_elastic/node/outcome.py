@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.errors import TakenOverError
 from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.spec import RunResult, WorkerState
 from hpc_elastic.record.journal import Cause, Decision
 from hpc_elastic.record.state import RunState

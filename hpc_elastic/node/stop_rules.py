@@ -7,9 +7,9 @@ The state of the run, the requests to this agent and the time are arguments. `hp
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 from hpc_elastic.meet.seating import node_of
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import Asked, Cause, Decision, DrainExplained, DrainRequested, Epoch
 from hpc_elastic.record.state import RunState
 from hpc_elastic.settings.of_commands import RunSettings

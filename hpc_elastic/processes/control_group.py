@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.processes.linux import kernel_text
 
 _NO_LIMIT = 1 << 60  # version 1 writes "no limit" as a number about so large

@@ -9,7 +9,9 @@ import signal
 import struct
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from hpc_elastic.named_tuple import NamedTuple
 
 MARKER_ENV: Final = "HPC_ELASTIC_AGENT"
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from hpc_elastic.named_tuple import NamedTuple
 
 _GPU_DIRECTORIES: Final = ("proc/driver/nvidia/gpus", "sys/bus/pci/drivers/amdgpu")
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.text import last_words
 
 PROGRAM = "nvidia-smi"

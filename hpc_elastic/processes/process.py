@@ -10,10 +10,11 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.processes.linux import (
     MARKER_ENV,
     die_with_parent,

@@ -9,8 +9,9 @@ import stat
 import threading
 from collections.abc import Callable, Sequence
 from io import TextIOWrapper
-from typing import Final, NamedTuple, Protocol, TextIO
+from typing import Final, Protocol, TextIO
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.store.plain_file import open_plain
 
 _PIPE: Final = 4096  # PIPE_BUF: a write of this size to a pipe is never mixed with another's

@@ -7,15 +7,15 @@ whose slurmd is dead. Of two agents of one task only that of the newest start ta
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import Cause, Decision, Epoch, StopKind
 from hpc_elastic.record.state import RunState
 
 _FOR_GOOD = (Cause.STOP, Cause.INTERRUPT, Cause.CANCEL)  # no start of the run follows by itself
 MARK = "@"  # in the ids of such agents, and in no others
 _N = "[0-9]{1,18}"
-_TAG = re.compile(rf".+@({_N}_{_N})-({_N})-({_N})")
+_TAG = rf".+@({_N}_{_N})-({_N})-({_N})"
 
 
 class TaskStart(NamedTuple):
@@ -38,7 +38,7 @@ class TaskStart(NamedTuple):
 
 def start_of(node_id: str) -> TaskStart | None:
     """Return the start that an agent belongs to, None if it is no array task's."""
-    found = _TAG.fullmatch(node_id)
+    found = re.fullmatch(_TAG, node_id)
     return TaskStart(found[1], int(found[2]), int(found[3])) if found else None
 
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from typing import NamedTuple
 
 from hpc_elastic.errors import DamagedError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.store import files
 from hpc_elastic.store.files import make_directory
 from hpc_elastic.store.plain_file import read_plain

@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from enum import Enum
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, cast
 
 from hpc_elastic import __version__
 from hpc_elastic.errors import DamagedError, RendezvousStateError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.worker_word import WorkerWord
 from hpc_elastic.typed_json import Count, Like, Prose, Range, decode, parse_object
 

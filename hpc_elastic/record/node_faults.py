@@ -7,9 +7,9 @@ journal find the same events.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.array_task import start_of
 from hpc_elastic.record.journal import (
     Cause,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EARLY_S = 10.0  # workers that fail sooner may fail on all nodes: those of the others are ended too soon to
 _HEAD = 160  # characters of a message that count
-_VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+")  # ranks, addresses, steps, ports
+_VARYING = r"0x[0-9a-fA-F]+|\d+"  # ranks, addresses, steps, ports
 
 
 def signature(ended: RoundEnded) -> str:
@@ -27,7 +27,7 @@ def signature(ended: RoundEnded) -> str:
     only the place counts, as its message names ranks and nodes.
     """
     failure = ended.failure or {}
-    what = failure.get("place") or _VARYING.sub("#", _head(failure))
+    what = failure.get("place") or re.sub(_VARYING, "#", _head(failure))
     return f"{ended.cause.value} {failure.get('exitcode', 1)} {what}"
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import Cause, DrainRequested, Epoch, EpochStarted, Record, RoundEnded
 from hpc_elastic.record.progress import trained
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import (
     Budget,
     Cause,

@@ -6,9 +6,8 @@ Records and budgets count it as one. Texts for people follow the facts beside th
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import (
     Answer,
     Asked,

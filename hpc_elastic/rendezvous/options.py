@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from hpc_elastic.meet.rules import MAX_INTERVAL_S, MeetingSettings
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.rendezvous.parameters import RendezvousParameters, seconds_of
 from hpc_elastic.settings.table import RENDEZVOUS
 

@@ -11,7 +11,7 @@ import select
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import (
@@ -26,6 +26,7 @@ from hpc_elastic.meet.membership import NODES, RUN_ID, Membership, NodeFacts, cl
 from hpc_elastic.meet.rendezvous_events import Trail, Who
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
 from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths, round_scope
 from hpc_elastic.record.journal import Epoch, Member, RoundFormed
 from hpc_elastic.record.run_directory import prepare_run_dir, tidy_run_dir

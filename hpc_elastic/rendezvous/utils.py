@@ -21,8 +21,8 @@ __all__ = [
 ]
 
 _SHORTEST_S = 0.01
-_PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
-_HOST = re.compile(r"[\w.:-]+")
+_PORT = r"[0-9]{1,5}"
+_HOST = r"[\w.:-]+"
 
 
 def parse_rendezvous_config(text: str) -> dict[str, str]:
@@ -48,7 +48,7 @@ def parse_rendezvous_config(text: str) -> dict[str, str]:
 
 def try_parse_port(text: str) -> int | None:
     """Return the port number that a text is, or None if it is none."""
-    return int(text) if _PORT.fullmatch(text or "") else None
+    return int(text) if re.fullmatch(_PORT, text or "", re.ASCII) else None
 
 
 def parse_rendezvous_endpoint(endpoint: str | None, default_port: int) -> tuple[str, int]:
@@ -75,7 +75,7 @@ def parse_rendezvous_endpoint(endpoint: str | None, default_port: int) -> tuple[
                 f"The port number of the rendezvous endpoint '{text}' must be an integer between 0 and 65536."
             )
         port = number
-    if not _HOST.fullmatch(host):
+    if not re.fullmatch(_HOST, host):
         raise ValueError(
             f"The hostname of the rendezvous endpoint '{text}' must be a dot-separated list of "
             "labels, an IPv4 address, or an IPv6 address."

@@ -10,8 +10,9 @@ as exact as their clocks agree.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.stop_rules import DrainTimes
 from hpc_elastic.record.journal import (
     Cause,

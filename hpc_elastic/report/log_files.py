@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
 
 from hpc_elastic.account.log_marks import STREAMS
 from hpc_elastic.errors import InputError
 from hpc_elastic.meet.member_names import natural
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Record, RoundFormed
 from hpc_elastic.slurm.client import hostlist

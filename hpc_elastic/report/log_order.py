@@ -7,11 +7,11 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import merge
-from typing import NamedTuple
 
 from hpc_elastic.account.log_marks import MOST_BYTES, LogMark, marked_rounds, marks_backwards, time_of
 from hpc_elastic.account.one_clock import Stamp, one_clock
 from hpc_elastic.meet.member_names import natural
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Record
 from hpc_elastic.report import log_files

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import NamedTuple
 
 from hpc_elastic.meet.member_names import TERMINAL, MemberName, Phase, natural, parse_name
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import Cause, Decision, Drained, Requeued, RoundFormed
 from hpc_elastic.record.state import RunState
 from hpc_elastic.record.why_left import requeued_for, who_asked

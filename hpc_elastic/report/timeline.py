@@ -7,9 +7,10 @@ the clocks of two may differ by an hour.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import (
     Cause,
     Decision,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.report.timeline import span_text
 from hpc_elastic.text import count_text, visible, wrapped
 

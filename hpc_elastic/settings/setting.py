@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar, cast, overload
+from typing import Any, Generic, TypeVar, cast, overload
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.named_tuple import NamedTuple
 
 T = TypeVar("T")
 MOST = 10**12  # of anything that is counted

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, RunDirError
@@ -18,6 +18,7 @@ from hpc_elastic.meet.membership import claim_node_name
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous
 from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.multiprocessing.context import StartSettings
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.agent import NodeAgent
 from hpc_elastic.node.listeners.telemetry_hooks import Services, Surroundings, TelemetryMaker, tell_nobody
 from hpc_elastic.node.loop import EventLoop

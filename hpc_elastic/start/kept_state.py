@@ -14,9 +14,10 @@ import os
 import zlib
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from hpc_elastic.errors import DamagedError, HpcElasticError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import newest_step
 from hpc_elastic.record.journal import Record, RoundFormed

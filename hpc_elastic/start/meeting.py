@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
-from typing import NamedTuple
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import StoreError
@@ -15,6 +14,7 @@ from hpc_elastic.meet.membership import Membership, NodeFacts
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
 from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.agent import NodeAgent
 from hpc_elastic.node.decision import RestartBudgets
 from hpc_elastic.node.loop import EventLoop

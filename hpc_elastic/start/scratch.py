@@ -32,7 +32,7 @@ from hpc_elastic.store.plain_file import OTHERS_WRITE, close_quietly
 
 MEMORY: Final = "/dev/shm"  # noqa: S108 - where all users can make files
 _NAME: Final = re.compile(r"([0-9]+)-[0-9a-f]{8}")  # in the folder; the number is that of the process
-_KEPT: Final = re.compile(r"kept-([0-9]{1,18})-([0-9]{1,18})-[0-9a-f]{8}")  # made, and kept until [s]
+_KEPT: Final = r"kept-([0-9]{1,18})-([0-9]{1,18})-[0-9a-f]{8}"  # made, and kept until [s]
 _TRIES: Final = 3  # to make the folder; each time an agent that ends may have removed it
 _MOST_NAMES: Final = 1000  # entries that are looked at where all users can make some
 
@@ -92,7 +92,7 @@ def kept_name(now: float, until: float) -> str:
 
 def is_kept(name: str) -> bool:
     """Tell whether a name is that of a directory which is kept for the next start."""
-    return _KEPT.fullmatch(name) is not None
+    return re.fullmatch(_KEPT, name) is not None
 
 
 def is_expired(name: str, now: float) -> bool:
@@ -102,7 +102,7 @@ def is_expired(name: str, now: float) -> bool:
         name: of the directory.
         now: by the clock of this node [s since the epoch].
     """
-    match = _KEPT.fullmatch(name)
+    match = re.fullmatch(_KEPT, name)
     return match is not None and not int(match[1]) <= now < int(match[2])
 
 

@@ -17,8 +17,8 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import OF_ROUND, RunPaths
 from hpc_elastic.store import files
 

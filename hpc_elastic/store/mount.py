@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import re
 from enum import Enum
-from typing import NamedTuple
+
+from hpc_elastic.named_tuple import NamedTuple
 
 _POINT, _OPTIONS = 4, 5  # fields of a line before the separator
 _FIELDS_AFTER = 3  # type, source, options of the file system

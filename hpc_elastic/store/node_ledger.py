@@ -10,9 +10,9 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from hpc_elastic.errors import DamagedError, RunDirError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import own_name
 from hpc_elastic.store import files
 from hpc_elastic.store.files import make_directories, make_directory

@@ -21,7 +21,7 @@ from hpc_elastic.text import for_shell
 MOST_BYTES = 16 << 20  # of a small file; none that this package writes has as much
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _CHUNK = 1 << 16
-_STREAM = re.compile("/dev/stdin|/dev/fd/[0-9]+|/proc/self/fd/[0-9]+")  # others can make files in /dev/shm
+_STREAM = "/dev/stdin|/dev/fd/[0-9]+|/proc/self/fd/[0-9]+"  # others can make files in /dev/shm
 _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _EXPLAINED = (  # explained by a look at the name: a link, a socket, a directory, another user's
     errno.ELOOP,
@@ -78,7 +78,7 @@ def read_given(path: str, *, limit: int = MOST_BYTES) -> bytes:
         UnfitFileError: it is no plain file and no stream such as /dev/stdin or /dev/fd/63, or larger.
         OSError: the file system refused.
     """
-    if not _STREAM.fullmatch(path):
+    if not re.fullmatch(_STREAM, path):
         return read_plain(path, limit=limit, own=False, alone=False)  # the user has chosen it
     with open(path, "rb") as file:
         data = file.read(limit + 1)

@@ -10,9 +10,9 @@ import errno
 import json
 import os
 import stat
-from typing import NamedTuple
 
 from hpc_elastic.errors import TakenOverError, UnfitFileError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import IDENTITY
 from hpc_elastic.store import files
 from hpc_elastic.store.plain_file import OTHERS_WRITE, owner_name

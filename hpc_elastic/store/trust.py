@@ -7,10 +7,10 @@ import stat
 import struct
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import NamedTuple
 
 from hpc_elastic.errors import RunDirError
 from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.store import files
 from hpc_elastic.store.files import retry
 from hpc_elastic.store.plain_file import owner_name

@@ -7,7 +7,7 @@ import re
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from submitit.core.core import AsyncJobProxy, InfoWatcher, Job, R
 from submitit.core.utils import FailedJobError, UncompletedJobError
@@ -16,6 +16,7 @@ from hpc_elastic.api.run import NotDoneError, Run
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import HpcElasticError, InputError, RunDirError, SlurmError
 from hpc_elastic.launcher.failures import RunFailedError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import RoundFormed
 from hpc_elastic.record.run_log import read_records

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from submitit.core.utils import FailedSubmissionError, JobPaths
 
@@ -19,6 +19,7 @@ from hpc_elastic.api.run import Run
 from hpc_elastic.api.start import named_as_fields, start
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import HpcElasticError, InputError, SlurmCommandError, SlurmError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import readable_name
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.grace_times import ask_site, keep_site

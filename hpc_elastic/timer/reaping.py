@@ -6,9 +6,10 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hpc_elastic.clock import Clock
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.timer.api import TimerRequest
 from hpc_elastic.timer.stacks import ask_for_stacks
 

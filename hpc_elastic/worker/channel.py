@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import NamedTuple
 
 from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.store.plain_file import open_plain
 
 SIZE = 4096

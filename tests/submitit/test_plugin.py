@@ -247,6 +247,7 @@ def test_submitit_gets_no_heavier_by_the_plug_in() -> None:
         "errors",
         "ids",
         "lazy_names",
+        "named_tuple",
         "settings",
         *(f"settings.{n}" for n in ("setting", "table")),
         "submitit",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+
+from hpc_elastic.named_tuple import NamedTuple
 
 _START, _LOOK_AFTER, _CLUSTER = "Start a run", "Look after a run", "The cluster and this installation"
 

@@ -5,11 +5,12 @@ This module is on the path of every agent's start, so it imports nothing it does
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import HpcElasticError, InputError
@@ -43,13 +44,9 @@ def main(argv: Sequence[str], *, owns_process: bool = False) -> int:
 def _run(argv: Sequence[str], held: int | None) -> int:
     guard = Guard.start(held)  # before the imports, so that it stays small
     try:
-        from hpc_elastic.cli.run.flags import parser  # noqa: PLC0415 - the guard needs none of it
-
-        args = parser().parse_args(argv)
-        from hpc_elastic.cli.run import options  # noqa: PLC0415 - usage errors need none of it
-        from hpc_elastic.start.agent import run_agent  # noqa: PLC0415 - usage errors need none of it
-
-        plan = options.resolve(args, os.environ)
+        with _no_look_for_garbage():
+            plan = _plan(argv)
+            from hpc_elastic.start.agent import run_agent  # noqa: PLC0415 - usage errors need none of it
         if plan.slurm is None or plan.options.node in plan.slurm.node_names[:1]:
             _tell(plan)
         return run_agent(plan.options, plan.slurm, guard)
@@ -63,6 +60,26 @@ def _run(argv: Sequence[str], held: int | None) -> int:
         return 128 + signal.SIGINT
     finally:
         guard.stop()
+
+
+@contextmanager
+def _no_look_for_garbage() -> Iterator[None]:
+    """Keep the objects that are made meanwhile out of the search for garbage: imports make them to stay."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _plan(argv: Sequence[str]) -> RunPlan:
+    from hpc_elastic.cli.run.flags import parser  # noqa: PLC0415 - the guard needs none of it
+
+    args = parser().parse_args(argv)
+    from hpc_elastic.cli.run import options  # noqa: PLC0415 - usage errors need none of it
+
+    return options.resolve(args, os.environ)
 
 
 def _open_standard_streams() -> None:

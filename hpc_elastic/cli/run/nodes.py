@@ -5,26 +5,23 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from hpc_elastic.cli.run.values import nodes
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import RUNS_FOLDER, Env
 from hpc_elastic.meet.rules import MAX_INTERVAL_S, MeetingSettings
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths, own_name, readable_name
 from hpc_elastic.record.journal import Decision
 from hpc_elastic.record.run_directory import above_runs, directory_name, first_open, has_ended, was_left
 from hpc_elastic.record.state import RunState
-from hpc_elastic.rendezvous.options import OF_ETCD, OURS, TORCHS, WITHOUT_MEANING, options_from
-from hpc_elastic.rendezvous.parameters import RendezvousParameters
-from hpc_elastic.rendezvous.utils import parse_rendezvous_config
 from hpc_elastic.settings.table import RENDEZVOUS
 from hpc_elastic.slurm.client.environment import SlurmEnv
 
 _BEATS = ("heartbeat_interval", "keep_alive_interval")
 _LEASES = ("lease", "keep_alive_max_attempt")
-_WITHOUT_MEANING = (*WITHOUT_MEANING, *OF_ETCD, "close_timeout")
 
 NO_ID: Final = "none"  # torchrun's
 DIRECTORY: Final = ("shared_fs", "hpc_elastic")  # the second is the name among torchrun's backends
@@ -123,11 +120,7 @@ def _conf(text: str, backend: str) -> tuple[dict[str, float], list[str]]:
     text = text.strip()
     if text[:1] == text[-1:] and text[:1] in ("'", '"'):  # quotes that no shell has taken away
         text = text[1:-1]
-    if not text:
-        return {}, []
-    from hpc_elastic.cli.run.nodes import conf_of  # noqa: PLC0415 - only if it is given
-
-    return conf_of(text, backend)
+    return conf_of(text, backend) if text else ({}, [])
 
 
 def node_name(args: argparse.Namespace, slurm: SlurmEnv | None) -> str:
@@ -280,11 +273,16 @@ def conf_of(text: str, backend: str) -> tuple[dict[str, float], list[str]]:
     Raises:
         InputError: an option is unknown or its value cannot be used.
     """
+    from hpc_elastic.rendezvous.options import OF_ETCD, WITHOUT_MEANING, options_from  # noqa: PLC0415 - if given
+    from hpc_elastic.rendezvous.parameters import RendezvousParameters  # noqa: PLC0415 - only if it is given
+    from hpc_elastic.rendezvous.utils import parse_rendezvous_config  # noqa: PLC0415 - only if it is given
+
+    without_meaning = (*WITHOUT_MEANING, *OF_ETCD, "close_timeout")
     try:
         given = parse_rendezvous_config(text)
         if backend == "etcd" and "timeout" in given and "join_timeout" not in given:
             given["join_timeout"] = given.pop("timeout")  # there it is how long nodes are waited for
-        kept = {name: value for name, value in given.items() if name not in _WITHOUT_MEANING}
+        kept = {name: value for name, value in given.items() if name not in without_meaning}
         _refuse_unknown(kept)
         settings = options_from(RendezvousParameters("shared_fs", "-", "-", 1, 1, None, **kept)).settings
     except ValueError as error:
@@ -293,12 +291,14 @@ def conf_of(text: str, backend: str) -> tuple[dict[str, float], list[str]]:
     told = {name for name in RENDEZVOUS if name in given}
     told |= {"heartbeat_interval"} if any(name in given for name in _BEATS) else set()
     told |= {"lease"} if any(name in given for name in (*_LEASES, *_BEATS)) else set()
-    idle = [name for name in given if name in _WITHOUT_MEANING]
+    idle = [name for name in given if name in without_meaning]
     notes = [f"--rdzv-conf: not needed here, without effect: {', '.join(idle)}"] if idle else []
     return {name: getattr(settings, name) for name in told}, notes
 
 
 def _refuse_unknown(given: dict[str, str]) -> None:
+    from hpc_elastic.rendezvous.options import OURS, TORCHS  # noqa: PLC0415 - only if one is given
+
     known = [name for name in (*OURS, *TORCHS) if name not in ("restart", "node")]
     for name in given:
         if name not in known:

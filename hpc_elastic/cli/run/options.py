@@ -7,7 +7,7 @@ import math
 import os
 import signal
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from hpc_elastic.cli.run.nodes import FIXED_MASTER, RunPlace, check_room, node_name, place_of, settings_of
 from hpc_elastic.cli.run.values import meanings, signals, slots
@@ -26,19 +26,22 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.multiprocessing.logs import LogsSpecs
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.decision import RestartBudgets
 from hpc_elastic.node.probe.rules import ProbeOptions
 from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
 from hpc_elastic.node.setup.hang_times import HangOptions
 from hpc_elastic.node.stop_rules import DrainTimes, Unasked
 from hpc_elastic.node.workers.local_group import Command
-from hpc_elastic.processes.numa import NumaOptions
 from hpc_elastic.settings.of_commands import RUN, RunSettings
 from hpc_elastic.settings.setting import AT_LEAST_0, agents, check_number, check_values
 from hpc_elastic.settings.table import JobSettings
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.job.worker_launcher import title_of
 from hpc_elastic.start.meeting import LaunchOptions
+
+if TYPE_CHECKING:
+    from hpc_elastic.processes.numa import NumaOptions
 
 _AUTO, _OFF = "auto", "off"
 _MAX_PORT = 65535

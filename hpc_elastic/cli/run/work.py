@@ -6,13 +6,14 @@ import argparse
 import os
 import shlex
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from hpc_elastic.cli.run.flags import source_of
 from hpc_elastic.cli.run.values import local_ranks, streams
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.logs import DEFAULT_PREFIX, DefaultLogsSpecs, LogsSpecs
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths, absence_of
 from hpc_elastic.processes.preload.rules import names_of
 from hpc_elastic.slurm.job.worker_launcher import refuse_launcher

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from hpc_elastic.account.account import Account, account_of
 from hpc_elastic.cli.say import say
 from hpc_elastic.clock import NO_TIME, SystemClock, date_text
 from hpc_elastic.errors import HpcElasticError, RunDirError
 from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.report.explain.as_json import account_json, document
 from hpc_elastic.report.explain.facts import history_of

@@ -8,9 +8,9 @@ import os
 import re
 import socket
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from hpc_elastic.errors import DamagedError, InputError, StoreError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.typed_json import read
 
 LOOPBACK = ("127.0.0.1", "::1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from hpc_elastic import worker
 from hpc_elastic.clock import Clock, SystemClock
@@ -17,6 +17,7 @@ from hpc_elastic.frameworks.torch.pace import SavePace
 from hpc_elastic.frameworks.torch.rank_groups import rank_groups
 from hpc_elastic.frameworks.torch.train_state import WHERE, FileSource, State, Torch, TrainState, load_torch
 from hpc_elastic.ids import Env
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import CheckpointFacts, read_facts, write_facts
 from hpc_elastic.record.run_log import read_records

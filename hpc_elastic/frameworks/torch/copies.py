@@ -14,10 +14,11 @@ import pickle
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpc_elastic.errors import DamagedError
 from hpc_elastic.frameworks.torch.train_state import Torch
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.memory_files import COPY_HEAD, COPY_MAGIC
 from hpc_elastic.store.plain_file import open_plain
 

@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import StoreError, StoreTimeoutError
@@ -22,6 +22,7 @@ from hpc_elastic.frameworks.torch.addresses import (
     listening_address,
     machine,
 )
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.store.kv.store import KeyValueStore
 from hpc_elastic.store.kv.util import synchronize
 

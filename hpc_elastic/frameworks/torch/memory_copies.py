@@ -14,7 +14,6 @@ import os
 import pickle
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import HpcElasticError
@@ -32,6 +31,7 @@ from hpc_elastic.frameworks.torch.rank_groups import RankGroups
 from hpc_elastic.frameworks.torch.replicas import Replicas, taken
 from hpc_elastic.frameworks.torch.rescued import check_room, one_at_a_time
 from hpc_elastic.frameworks.torch.train_state import State, Torch, TrainState, pickled
+from hpc_elastic.named_tuple import NamedTuple
 
 logger = logging.getLogger(__name__)
 SHARE = 0.01  # of the time that copies may cost

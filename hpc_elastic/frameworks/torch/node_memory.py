@@ -14,7 +14,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from hpc_elastic.errors import DamagedError, HpcElasticError, InputError
 from hpc_elastic.frameworks.torch.copies import (
@@ -34,6 +34,7 @@ from hpc_elastic.frameworks.torch.rescue import Rescue, new_rescue
 from hpc_elastic.frameworks.torch.rescued import MemorySource, Rescued, found_in
 from hpc_elastic.frameworks.torch.train_state import WHERE, State, Torch, TrainState
 from hpc_elastic.ids import Env, copy_prefix
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Cause, Record, RoundEnded
 from hpc_elastic.record.run_log import read_records

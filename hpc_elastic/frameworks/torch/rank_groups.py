@@ -6,10 +6,11 @@ import importlib
 import warnings
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.frameworks.torch.train_state import WHERE, Torch
+from hpc_elastic.named_tuple import NamedTuple
 
 _PIECE_S = 300.0  # for a piece of a copy on its way to another node, and for a rank that is late
 

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError
@@ -40,6 +40,7 @@ from hpc_elastic.frameworks.torch.rescued import (
 )
 from hpc_elastic.frameworks.torch.train_state import Entry, State, Torch, TrainState, leaves, pickled
 from hpc_elastic.ids import Env
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.worker.channel import Channel, ChannelError
 
 logger = logging.getLogger(__name__)

@@ -9,11 +9,12 @@ import shutil
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpc_elastic.errors import DamagedError, InputError
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups
 from hpc_elastic.frameworks.torch.train_state import Torch, pickled, unpickled
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.processes.control_group import free_memory
 from hpc_elastic.record.memory_files import OWN, OWN_HEAD, RESCUED
 from hpc_elastic.store.plain_file import open_plain

@@ -8,11 +8,12 @@ import os
 import threading
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.frameworks.torch.meeting import Meeting, StoreWish
 from hpc_elastic.ids import Env
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.store.kv.of_run import PrefixStore, from_env
 from hpc_elastic.store.kv.store import seconds
 

@@ -12,9 +12,10 @@ import importlib
 import io
 import pickle
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.named_tuple import NamedTuple
 
 WHERE = "hpc_elastic.frameworks.torch.Checkpoints"
 _OWN = "own."  # keys of values of one rank: its number follows

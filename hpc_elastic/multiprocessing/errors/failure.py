@@ -6,11 +6,12 @@ import json
 import os
 import signal
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.data_fields import DataClass, DataFields
 from hpc_elastic.errors import DamagedError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.store.plain_file import open_plain
 from hpc_elastic.typed_json import parse
 

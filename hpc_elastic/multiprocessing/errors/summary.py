@@ -6,12 +6,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from hpc_elastic.clock import date_text
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.multiprocessing.errors.failure import ProcessFailure, signal_name
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.store.plain_file import open_plain
 from hpc_elastic.text import last_words
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from typing import NamedTuple
 
 from hpc_elastic.meet.shared_run import SharedRun
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.node_workers import NodeWorkers
 from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.setup.journal_entries import insist

@@ -12,8 +12,9 @@ import json
 import math
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.decision import Group, Hang
 from hpc_elastic.node.hangs.watch import HangWatch, Sign, Silence, is_still, silence_text
 from hpc_elastic.node.setup.hang_times import START, Length, Lengths, decode, encode, is_worth_writing

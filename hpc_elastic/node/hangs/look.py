@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.multiprocessing.errors.summary import FailureRecord
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.hangs.groups import RankLook, frames_of, main_stack, odd_ones, ranks_text, vote_text
 from hpc_elastic.node.workers import process_facts
 from hpc_elastic.node.workers.process_facts import ProcessFacts, Usage

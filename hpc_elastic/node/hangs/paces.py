@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from statistics import median
-from typing import NamedTuple
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.hangs.slow_rules import NOT_COMPARED, NodePace, SlowPace, SlowWatch, parse_pace
 from hpc_elastic.record.journal import NodeSlow
 from hpc_elastic.store import files

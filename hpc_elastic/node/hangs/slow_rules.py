@@ -16,7 +16,8 @@ import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import NamedTuple
+
+from hpc_elastic.named_tuple import NamedTuple
 
 MARGIN = 1.2
 Z_LIMIT = 3.5

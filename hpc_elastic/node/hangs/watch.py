@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.setup.hang_times import START, STEP, HangOptions, Lengths, kind_of, learn, limit_of
 
 if TYPE_CHECKING:

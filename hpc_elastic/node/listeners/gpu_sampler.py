@@ -11,12 +11,12 @@ import shutil
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
 
 from hpc_elastic.account.gpus import GpuSample, NodeGpus, encode_gpus, noted
 from hpc_elastic.account.read import read_gpu_file
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import InputError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.processes import nvidia_smi
 from hpc_elastic.processes.process import UNKNOWN_EXIT_CODE, ChildProcess, ProcessSpec, spawn
 from hpc_elastic.store import files

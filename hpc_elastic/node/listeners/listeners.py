@@ -23,13 +23,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from hpc_elastic import events, metrics
 from hpc_elastic.errors import InputError
 from hpc_elastic.events.handlers import configured_handler
 from hpc_elastic.ids import Env
 from hpc_elastic.isolated.search_path import users_modules
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.listeners.telemetry import GROUP, NodeTelemetry
 from hpc_elastic.node.listeners.telemetry_hooks import Surroundings, Telemetry, TelemetryMaker, tell_nobody
 from hpc_elastic.node.spec import WorkerGroup

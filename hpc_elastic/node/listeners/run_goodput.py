@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple
 
 from hpc_elastic.account.account import account_of
 from hpc_elastic.account.read import read_facts
 from hpc_elastic.account.spans import History
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Record
 from hpc_elastic.record.run_log import read_newer

@@ -12,10 +12,11 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hpc_elastic import events, metrics
 from hpc_elastic.events.api import Event, EventMetadataValue, EventSource
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.listeners.telemetry_hooks import AgentStep, MeasuredStep, Surroundings, Telemetry
 from hpc_elastic.node.outcome import Outcome
 from hpc_elastic.node.spec import RunResult, Worker, WorkerGroup, WorkerState

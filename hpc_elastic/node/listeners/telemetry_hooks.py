@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.spec import WorkerGroup
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.probe.rules import (
     FULL,

@@ -7,8 +7,8 @@ same on all nodes (a full run directory, one CPU for all workers) is not mended 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.processes.nvidia_smi import failure_text, gpus_of, mine, question
 from hpc_elastic.settings.setting import agents
 from hpc_elastic.settings.table import JobSettings

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous
 from hpc_elastic.multiprocessing.context import StartSettings
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.decision import RestartBudgets
 from hpc_elastic.node.listeners.telemetry_hooks import Services, TelemetryMaker, tell_nobody
 from hpc_elastic.node.loop import EventLoop

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpc_elastic import typed_json
 from hpc_elastic.errors import DamagedError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.typed_json import Count, Prose, Seconds
 
 START = "start"  # from a worker's start to its first tick

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import NamedTuple
 
 from hpc_elastic.account.facts import Doing, NodeUse, WorkFact, encode_fact, next_line_at
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.workers.local_group import LocalGroup
 from hpc_elastic.processes.control_group import read_job_usage

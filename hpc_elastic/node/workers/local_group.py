@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hpc_elastic.account.log_marks import STREAMS
 from hpc_elastic.errors import InputError
@@ -15,6 +15,7 @@ from hpc_elastic.multiprocessing.context import RunProcsResult, StartSettings, S
 from hpc_elastic.multiprocessing.errors import FailureRecord, ProcessFailure, failure_record
 from hpc_elastic.multiprocessing.group_logs import NO_EVENTS
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsSpecs, log_line_prefix
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.decision import Group
 from hpc_elastic.node.spec import WorkerGroup, WorkerState
 from hpc_elastic.node.stop_rules import KILL_AFTER_S, NO_STEP

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import NamedTuple
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.processes.control_group import Memory
 from hpc_elastic.processes.linux import children, descendants, kernel_text, read_stat
 

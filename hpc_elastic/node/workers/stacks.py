@@ -10,8 +10,9 @@ import os
 import shutil
 import signal
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.workers.process_facts import catches
 from hpc_elastic.store.plain_file import open_plain
 

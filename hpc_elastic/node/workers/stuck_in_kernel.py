@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
 
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.errors import FailureRecord, ProcessFailure
 from hpc_elastic.multiprocessing.errors.failure import explain
 from hpc_elastic.multiprocessing.errors.summary import read_tail
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.outcome import Outcome
 from hpc_elastic.node.spec import RunResult, WorkerState
 from hpc_elastic.node.workers.local_group import LocalGroup

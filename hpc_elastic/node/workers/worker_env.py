@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from contextlib import suppress
 from importlib import import_module
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import Member, RoundFormed
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from hpc_elastic import typed_json
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import DamagedError, StoreError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.processes.preload.notes import NoteBook
 from hpc_elastic.processes.preload.rules import Imported, imported_by_most, is_fit_to_learn
 from hpc_elastic.store import files

@@ -8,9 +8,10 @@ import select
 import socket
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from hpc_elastic.clock import Clock
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.processes.linux import read_stat, send_kill
 from hpc_elastic.processes.preload.learning import Learning, LessonFile
 from hpc_elastic.processes.preload.rules import Imported, PythonCommand, read_command

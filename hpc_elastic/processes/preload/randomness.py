@@ -9,7 +9,9 @@ import importlib
 import importlib.util
 import os
 import sys
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from hpc_elastic.named_tuple import NamedTuple
 
 _TORCHS_SEED: Final = 67280421310721  # of each process, in versions that draw none
 _SMALL: Final = 1 << 32  # a seed that torch has drawn is less with a chance of 2^-32

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
-_PYTHON: Final = re.compile(r"python(\d+(\.\d+)?t?)?")
-_MODULE: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+from hpc_elastic.named_tuple import NamedTuple
+
+_PYTHON: Final = r"python(\d+(\.\d+)?t?)?"
+_MODULE: Final = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
 _SWITCHES: Final = frozenset("bBdEIOPqsSuv")
 _WITH_VALUE: Final = frozenset("WX")
 _HARMLESS: Final = frozenset(("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"))
@@ -73,7 +75,7 @@ class PythonCommand(NamedTuple):
 
 def read_command(argv: tuple[str, ...]) -> PythonCommand | None:
     """Return the parts of a command; None if it is none of an interpreter, or one that cannot be imitated."""
-    if not argv or not _PYTHON.fullmatch(argv[0].rpartition("/")[2]):
+    if not argv or not re.fullmatch(_PYTHON, argv[0].rpartition("/")[2]):
         return None
     at = 1
     while at < len(argv):
@@ -95,7 +97,7 @@ def read_command(argv: tuple[str, ...]) -> PythonCommand | None:
 
 def is_name(name: str) -> bool:
     """Tell whether a module can have this name; a file's is none."""
-    return _MODULE.fullmatch(name) is not None and not name.endswith(".py")
+    return re.fullmatch(_MODULE, name) is not None and not name.endswith(".py")
 
 
 def bad_name(names: Collection[str]) -> str:

@@ -14,9 +14,10 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, ItemsView, ValuesView
 from importlib.machinery import PathFinder
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from hpc_elastic.clock import SystemClock
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.processes.preload import notes, randomness, rules, warm_worker
 from hpc_elastic.processes.preload.rules import EnvRead, Imported, PythonCommand, Snapshot
 from hpc_elastic.processes.preload.warm_worker import Fds, WarmStart

@@ -20,8 +20,9 @@ import types
 import zipimport
 from collections.abc import Mapping
 from importlib.machinery import SourceFileLoader
-from typing import Any, Final, NamedTuple, NoReturn, cast
+from typing import Any, Final, NoReturn, cast
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.processes.linux import die_with_parent, set_shown_command
 from hpc_elastic.processes.preload import randomness
 from hpc_elastic.processes.preload.rules import PythonCommand

@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import (
@@ -15,6 +15,7 @@ from hpc_elastic.errors import (
     RendezvousTimeoutError,
 )
 from hpc_elastic.meet.rendezvous_events import Trail, Who
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.rendezvous.contact import ContactTurn, until_lease
 from hpc_elastic.rendezvous.dynamic import rules
 from hpc_elastic.rendezvous.dynamic.rules import NodeAction, Operation, Pulse, Quorum, StateView, TimeLimits

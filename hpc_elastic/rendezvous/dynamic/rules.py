@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
-from typing import NamedTuple
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.rendezvous.dynamic.state import DynamicState, NodeDesc, NodePlace, rank_order
 
 ROLLBACK_S = 5.0  # after the deadline a node takes itself out of the state for so long

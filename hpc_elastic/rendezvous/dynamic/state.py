@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from hpc_elastic.errors import DamagedError, RendezvousStateError
 from hpc_elastic.meet.member_names import natural
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import Port
 from hpc_elastic.typed_json import Count, Prose, decode, parse_object
 

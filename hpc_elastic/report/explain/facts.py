@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from enum import Enum
 from itertools import takewhile
 from statistics import median
-from typing import NamedTuple
 
 from hpc_elastic.account.account import Account, StopCost, account_of
 from hpc_elastic.account.read import read_facts, read_gpus
@@ -15,6 +14,7 @@ from hpc_elastic.account.spans import Bucket, History, SubmitTime
 from hpc_elastic.account.stops import Stop
 from hpc_elastic.clock import wall_of
 from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import latest, newest_step, save_times
 from hpc_elastic.record.checkpoints import read_facts as read_checkpoint

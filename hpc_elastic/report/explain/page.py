@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape as escape_html
-from typing import NamedTuple
 
 from hpc_elastic.account.account import Account, seconds_of_nodes
 from hpc_elastic.account.spans import Bucket, Crew, Span
 from hpc_elastic.clock import date_text
 from hpc_elastic.meet.member_names import natural
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.report.explain.tables import ReportTable, by_size
 from hpc_elastic.report.explain.words import share_text
 from hpc_elastic.report.timeline import names_text, span_text

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import NamedTuple
 
 from hpc_elastic.account.account import Account, StartAccount, seconds_of_nodes
 from hpc_elastic.account.gpus import by_share
 from hpc_elastic.account.spans import Bucket
 from hpc_elastic.clock import date_text
 from hpc_elastic.meet.member_names import natural
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.workers.process_facts import size_text
 from hpc_elastic.record.journal import NodeSlow, Record
 from hpc_elastic.record.node_faults import slow_text

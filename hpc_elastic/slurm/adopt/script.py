@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.ids import RUNS_FOLDER, Env
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.slurm.adopt.torchrun_line import Line, find_line
 from hpc_elastic.slurm.job.shell_text import code_of
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.slurm.job.shell_text import (
     COMMENT,
     DOCUMENT,

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from hpc_elastic.errors import SlurmCommandError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.slurm.client.parse import JobState, job_state
 from hpc_elastic.typed_json import whole_number

@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import Answer, Cause
 from hpc_elastic.record.why_left import RUNS_ON, EarlyNotice
 from hpc_elastic.slurm.client.job_standing import Standing, job_facts, standing

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.slurm.client import hostlist
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from itertools import product
-from typing import NamedTuple
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.named_tuple import NamedTuple
 
 MAX_HOSTS = 100_000
 _LONGEST_NAME = 255  # of a host, in characters

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import Enum
-from typing import NamedTuple
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import Cause, Epoch
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.parse import JobState, between_s, job_state

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
 
 TESTED = ((20, 11), (22, 5), (24, 11), (26, 5))
-_NAMED = re.compile(r"option '--([a-z0-9-]+)' (?:requires|doesn't allow) an argument")
-_UNKNOWN = re.compile(r"unrecognized option|option '\S+' is ambiguous")
-_NAME = re.compile(r"[a-z][a-z0-9-]*")
+_NAMED = r"option '--([a-z0-9-]+)' (?:requires|doesn't allow) an argument"
+_UNKNOWN = r"unrecognized option|option '\S+' is ambiguous"
+_NAME = r"[a-z][a-z0-9-]*"
 
 
 class JobState(Enum):
@@ -191,7 +191,7 @@ def options_taken(
         listed: those in its help.
         complaint: runs sbatch with one word and an empty script, and returns its words.
     """
-    unlisted = (name for name in asked if name not in listed and _NAME.fullmatch(name))
+    unlisted = (name for name in asked if name not in listed and re.fullmatch(_NAME, name))
     return frozenset(name for name in unlisted if _takes(name, listed, complaint))
 
 
@@ -199,8 +199,8 @@ def _takes(name: str, listed: Collection[str], complaint: Callable[[str], str]) 
     # with a value first: --external=x is refused, while --external alone would need no script
     for word in (f"--{name}=x", f"--{name}"):
         said = complaint(word)
-        if _UNKNOWN.search(said):
+        if re.search(_UNKNOWN, said):
             return False
-        if found := _NAMED.search(said):
+        if found := re.search(_NAMED, said):
             return found[1] == name
     return not any(other.startswith(name) for other in listed)  # may have a value, and so says nothing

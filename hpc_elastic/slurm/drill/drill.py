@@ -7,11 +7,12 @@ through a job step beside the agents.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import DamagedError, InputError, SlurmCommandError
 from hpc_elastic.isolated.lookup import argv_here
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.array_task import start_of
 from hpc_elastic.record.journal import Cause, Member, RoundFormed
 from hpc_elastic.settings.table import in_force

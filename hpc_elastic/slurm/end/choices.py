@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import Budget, Cause, Decision, Epoch, NodeLeft, RunEnded, SetupFailure
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.state import RunState

@@ -12,12 +12,12 @@ import os
 import signal
 import subprocess  # noqa: TID251 - starts the sender
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import InputError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.isolated import lookup
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.checkpoints import newest_step
 from hpc_elastic.record.journal import Decision, Note, Notified, Record, RunEvent
 from hpc_elastic.record.progress import BEGINNING

@@ -13,10 +13,10 @@ import math
 import threading
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import NamedTuple
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.slurm.client.commands import Slurm, is_unreachable, look
 from hpc_elastic.slurm.client.job_standing import (
     JobFacts,

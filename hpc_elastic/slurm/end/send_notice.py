@@ -17,10 +17,10 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from typing import NamedTuple
 
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import DamagedError, InputError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.slurm.job.notice import Webhook, read_webhook
 from hpc_elastic.text import visible
 from hpc_elastic.typed_json import decode, parse_object

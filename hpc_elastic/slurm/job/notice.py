@@ -12,9 +12,9 @@ import re
 import stat
 from collections.abc import Callable
 from string import Template
-from typing import NamedTuple
 
 from hpc_elastic.errors import InputError, UnfitFileError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import RunEvent
 from hpc_elastic.store.plain_file import open_plain, read_given
 from hpc_elastic.text import for_shell

@@ -8,11 +8,11 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
 
 import jinja2
 
 from hpc_elastic.isolated.argv import CALL, INSTALLED, OwnPath, call_argv, own_argv
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.settings.of_commands import FinishSettings
 from hpc_elastic.settings.setting import flags_given, usual
 from hpc_elastic.settings.table import OF_AGENT, OF_FINISH, JobSettings

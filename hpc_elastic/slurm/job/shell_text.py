@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+
+from hpc_elastic.named_tuple import NamedTuple
 
 COMMENT = "\x01"
 QUOTED = "\x02"
 SUBSTITUTED = "\x03"  # stands for $(...), ${...} or backticks
 DOCUMENT = "\x04"  # the lines of a here-document
-_OPERATOR = re.compile(r";;|&&|\|\||(?<![<>])&(?!>)|(?<!>)\|&?|[;\n()]")
-_DOCUMENT = re.compile(r"<<-?[ \t]*(?:\"([^\"\n]+)\"|'([^'\n]+)'|\\?([\w.-]+))")
+_OPERATOR = r";;|&&|\|\||(?<![<>])&(?!>)|(?<!>)\|&?|[;\n()]"
+_DOCUMENT = r"<<-?[ \t]*(?:\"([^\"\n]+)\"|'([^'\n]+)'|\\?([\w.-]+))"
 _OPENS = {
     "if": "fi",
     "for": "done",
@@ -52,7 +53,7 @@ def _pieces(text: str) -> Iterator[str]:
     at = 0
     words: list[str] = []  # those that end the here-documents which begin with the next line
     while at < len(text):
-        document = None if text.startswith("<<<", at) else _DOCUMENT.match(text, at)
+        document = None if text.startswith("<<<", at) else re.compile(_DOCUMENT).match(text, at)
         if text[at] == "\n" and words:
             end, mark = _end_of_documents(text, at, words), DOCUMENT
             words = []
@@ -130,7 +131,7 @@ def parts(code: str) -> list[Part]:
     """Return the commands of the result of `code_of`."""
     found: list[Part] = []
     start, before = 0, "\n"
-    for operator in _OPERATOR.finditer(code):
+    for operator in re.finditer(_OPERATOR, code):
         found.append(Part(start, operator.start(), before, operator[0]))
         start, before = operator.end(), operator[0]
     return [*found, Part(start, len(code), before, "\n")]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import NamedTuple
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.settings.setting import LONGEST_S
 
 _UNIT_S = {"d": 86400, "h": 3600, "m": 60, "min": 60, "s": 1}

@@ -10,19 +10,17 @@ import re
 import shlex
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import NamedTuple
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.isolated.argv import CALL
-from hpc_elastic.slurm.job.shell_text import COMMENT, DOCUMENT, code_of, keywords, parts
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.text import line_for_shell
 
-_INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*")
+_INTERPRETER = r"(?:python|pypy)[\d.]*"
 _SCRIPT_SHELLS = ("bash", "sh")
 TAKES_A_WORD = ("-X", "-W", "--check-hash-based-pycs")
-_NO_SCRIPT = re.compile(r"-[a-zA-Z]*[cm].*")
-_WORD_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
-_LINE = re.compile(r".*\S\s+\S.*", re.DOTALL)
+_NO_SCRIPT = r"-[a-zA-Z]*[cm].*"
+_LINE = r".*\S\s+\S.*"
 
 _TORCHRUN = "torchrun"
 _MODULES = {
@@ -43,7 +41,6 @@ _PROGRAMS = {
 }
 _WITH_COMMAND = {("accelerate", "launch"), ("tune", "run"), ("colossalai", "run"), ("hpc-elastic", "run")}
 _STARTS_PROCESSES = {"srun": "which starts tasks itself", "mpirun": "which starts processes itself"}
-_PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
 _SHELLS = ("bash", "sh", "dash", "zsh")
 _BEFORE = ("nohup", "time", "exec", "command", "--")  # words that may stand before a program
 _WRAPPERS = {  # programs that run another one, and how many words of their own come before that
@@ -53,11 +50,11 @@ _WRAPPERS = {  # programs that run another one, and how many words of their own 
     **dict.fromkeys(("uv", "conda", "mamba", "micromamba", "poetry", "pixi", "pdm", "pipenv", "nsys"), 1),
     **dict.fromkeys(("apptainer", "singularity"), 2),
 }
-_OF_WRAPPERS = re.compile(  # options of theirs that take a word
+_OF_WRAPPERS = (  # options of theirs that take a word
     "-[BCNckmnopstu]|--(?:name|prefix|python|with|bind|env|output|cwd|directory|project)"
 )
-_NUMBERS = re.compile(r"(?:0x[\da-f]+|[\d,.:-]+)[smhd]?", re.IGNORECASE)  # times, priorities, sets of CPUs
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_NUMBERS = r"(?:0x[\da-f]+|[\d,.:-]+)[smhd]?"  # times, priorities, sets of CPUs
+_ASSIGNMENT = r"[A-Za-z_]\w*=.*"
 _SWITCHES = frozenset({"m", "module", "no-python", "run-path", "standalone", "use-env", "virtual-local-rank"})
 _WORKERS, _NODES = "nproc-per-node", "nnodes"
 _OF_SUBMIT = {_WORKERS: "workers-per-node", _NODES: "nodes", "max-restarts": "max-restarts", "role": "role"}
@@ -90,7 +87,7 @@ def launcher_in(command: Sequence[str]) -> Launcher | None:
         return launcher_in(_behind_wrapper(name, rest))
     if name in _SHELLS:
         return launcher_in_text(_text_of_shell(rest))[0]
-    return _of_interpreter(rest) if _PYTHON.fullmatch(name) else _of_program(name, rest)
+    return _of_interpreter(rest) if re.fullmatch(_INTERPRETER, name) else _of_program(name, rest)
 
 
 def _of_program(name: str, rest: tuple[str, ...]) -> Launcher | None:
@@ -127,7 +124,9 @@ def refuse_launcher(command: Sequence[str], where: str, *, is_run: bool = False)
 
 
 def _without_prefix(words: tuple[str, ...]) -> tuple[str, ...]:
-    while words and (words[0].rpartition("/")[2] in _BEFORE or _ASSIGNMENT.fullmatch(words[0])):
+    while words and (
+        words[0].rpartition("/")[2] in _BEFORE or re.fullmatch(_ASSIGNMENT, words[0], re.DOTALL)
+    ):
         words = words[1:]
     return words
 
@@ -136,10 +135,10 @@ def _behind_wrapper(name: str, words: tuple[str, ...]) -> tuple[str, ...]:
     """Return the program that one of `_WRAPPERS` runs, and its words."""
     own = _WRAPPERS[name]
     while words:
-        if _OF_WRAPPERS.fullmatch(words[0]):
+        if re.fullmatch(_OF_WRAPPERS, words[0]):
             words = words[2:]
             continue
-        if not (words[0].startswith("-") or _NUMBERS.fullmatch(words[0])):
+        if not (words[0].startswith("-") or re.fullmatch(_NUMBERS, words[0], re.IGNORECASE)):
             if own == 0:
                 break
             own -= 1
@@ -174,6 +173,14 @@ def launcher_in_text(text: str) -> tuple[Launcher | None, int]:
     Args:
         text: the script; commands that cannot be understood are passed over.
     """
+    from hpc_elastic.slurm.job.shell_text import (  # noqa: PLC0415 - only for texts of a shell
+        COMMENT,
+        DOCUMENT,
+        code_of,
+        keywords,
+        parts,
+    )
+
     code = code_of(text)
     plain = "".join(
         " " if kind in (COMMENT, DOCUMENT) else each for each, kind in zip(text, code, strict=True)
@@ -268,7 +275,7 @@ def script_of(command: Sequence[str]) -> str | None:
     for word in words:
         if word in TAKES_A_WORD:
             next(words, None)
-        elif word in ("-", "--help") or _NO_SCRIPT.fullmatch(word):
+        elif word in ("-", "--help") or re.fullmatch(_NO_SCRIPT, word):
             return None
         elif not word.startswith("-"):
             return word
@@ -287,7 +294,7 @@ def title_of(command: Sequence[str]) -> str:
 
 def _is_interpreter(program: str) -> bool:
     name = program.rpartition("/")[2]
-    return _INTERPRETER.fullmatch(name) is not None or name in _SCRIPT_SHELLS
+    return re.fullmatch(_INTERPRETER, name) is not None or name in _SCRIPT_SHELLS
 
 
 def check_words(command: Sequence[str]) -> None:
@@ -297,7 +304,7 @@ def check_words(command: Sequence[str]) -> None:
         InputError: with the words to write instead.
     """
     first, rest = command[0], list(command[1:])
-    if _WORD_ASSIGNMENT.fullmatch(first):
+    if re.fullmatch(_ASSIGNMENT, first, re.DOTALL):
         _refuse_variables(command)
     if first == "-m" or first.startswith("--module"):
         module = rest[:1] if "=" not in first else [first.partition("=")[2]]
@@ -308,7 +315,7 @@ def check_words(command: Sequence[str]) -> None:
             where="command",
             fix=f"-m goes before --: hpc-elastic submit {line}",
         )
-    if _LINE.fullmatch(first):
+    if re.fullmatch(_LINE, first, re.DOTALL):
         raise InputError(
             f"the worker command is one word, {first!r}, so the whole of it names a program",
             where="command",
@@ -317,7 +324,7 @@ def check_words(command: Sequence[str]) -> None:
 
 
 def _refuse_variables(command: Sequence[str]) -> None:
-    others = (at for at, word in enumerate(command) if not _WORD_ASSIGNMENT.fullmatch(word))
+    others = (at for at, word in enumerate(command) if not re.fullmatch(_ASSIGNMENT, word, re.DOTALL))
     count = next(others, len(command))
     flags = [word for assignment in command[:count] for word in ("-e", assignment)]
     line = line_for_shell(["hpc-elastic", "submit", *flags, "--", *(command[count:] or ["train.py"])])

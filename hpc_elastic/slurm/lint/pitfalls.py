@@ -6,7 +6,8 @@ import os
 import re
 from collections.abc import Mapping
 from enum import Enum
-from typing import NamedTuple
+
+from hpc_elastic.named_tuple import NamedTuple
 
 BOM = "\ufeff"
 _PYTHON = re.compile(r"#!.*\bpython[\d.]*\b")

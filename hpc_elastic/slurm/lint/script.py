@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.slurm.job.shell_text import COMMENT, DOCUMENT, QUOTED, Part, code_of, parts
 from hpc_elastic.slurm.lint.pitfalls import BOM, LintFinding, Pitfall
 

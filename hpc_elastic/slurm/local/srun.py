@@ -10,9 +10,9 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.processes.linux import die_with_parent
 from hpc_elastic.processes.process import ChildProcess, ProcessSpec, WorkerStartError, spawn
 

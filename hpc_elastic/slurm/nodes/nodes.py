@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import HpcElasticError, InputError
 from hpc_elastic.ids import Env
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Epoch, NodeTaken, Record
 from hpc_elastic.record.node_faults import Blamed, node_faults

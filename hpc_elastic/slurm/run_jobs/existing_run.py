@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import NamedTuple
 
 from hpc_elastic.errors import DamagedError, RunDirError
 from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths, absence_of
 from hpc_elastic.slurm.run_jobs.submissions import read_submissions
 from hpc_elastic.store import files

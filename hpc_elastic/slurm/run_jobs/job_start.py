@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import HpcElasticError, StoreError, TakenOverError, UnfitFileError
 from hpc_elastic.ids import Env
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import checkpoints
 from hpc_elastic.record.array_task import TaskStart

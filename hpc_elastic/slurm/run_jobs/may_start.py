@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from hpc_elastic.clock import date_text
 from hpc_elastic.errors import RunDirError
@@ -13,10 +14,10 @@ from hpc_elastic.record.journal import Decision, RunEnded
 from hpc_elastic.record.run_directory import holds_submitted_run, require_run
 from hpc_elastic.record.state import RunState
 from hpc_elastic.record.why_left import USERS_WISH, drain_cause
-from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.text import count_text, for_shell
 
-_LEAVES = (JobState.RUNNING, JobState.COMPLETING)
+if TYPE_CHECKING:
+    from hpc_elastic.slurm.client.parse import JobState
 
 
 def is_own_script(paths: RunPaths, environ: Mapping[str, str]) -> bool:
@@ -131,7 +132,7 @@ def first_to_do(job_id: str, job: JobState) -> str:
         job_id: its job.
         job: how that stands; it is active.
     """
-    return f"wait until {_has_left(job_id)} (some seconds)" if job in _LEAVES else f"scancel {job_id}"
+    return f"wait until {_has_left(job_id)} (some seconds)" if _leaves(job) else f"scancel {job_id}"
 
 
 def why_not_again(state: RunState, submission: int, job_id: str, job: JobState, root: str) -> tuple[str, str]:
@@ -148,13 +149,20 @@ def why_not_again(state: RunState, submission: int, job_id: str, job: JobState, 
     stands = f"its job {job_id} is {job.value}"
     if is_current and ending is not None and ending.decision is not Decision.HELD:
         why = f"the run in {root} has ended ({ending.decision.value}), but {stands}"
-        stays = f"; if it stays: scancel {job_id}" if job in _LEAVES and not _is_local(job_id) else ""
+        stays = f"; if it stays: scancel {job_id}" if _leaves(job) and not _is_local(job_id) else ""
         return why, f"{first_to_do(job_id, job)}, then try again{stays}"
     why = f"the run in {root} has not ended: {stands}"
-    if is_current and drain_cause(state) in USERS_WISH and job in _LEAVES:
+    if is_current and drain_cause(state) in USERS_WISH and _leaves(job):
         look = f"hpc-elastic status {for_shell(root)} tells how far it is"
         return f"{why}, and it stops already", f"wait until {_has_left(job_id)}, then try again; {look}"
     return why, f"stop it first: hpc-elastic stop {for_shell(root)}"
+
+
+def _leaves(job: JobState) -> bool:
+    """Tell whether a job may be about to leave Slurm, where the records have its end."""
+    from hpc_elastic.slurm.client.parse import JobState  # noqa: PLC0415 - an agent asks for none
+
+    return job in (JobState.RUNNING, JobState.COMPLETING)
 
 
 def _has_left(job_id: str) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.meet.member_names import TERMINAL, MemberName, parse_name
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.job_standing import JobFacts

@@ -10,10 +10,11 @@ import json
 import os
 import re
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from hpc_elastic.clock import date_text
 from hpc_elastic.errors import DamagedError, RunDirError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store import files
 from hpc_elastic.text import for_shell

@@ -9,13 +9,14 @@ import re
 import shlex
 import stat
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hpc_elastic import __version__
 from hpc_elastic.clock import date_text
 from hpc_elastic.errors import DamagedError, InputError, RunDirError, StoreError, UnfitFileError
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.isolated import lookup
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.run_jobs import existing_run
 from hpc_elastic.slurm.run_jobs.run_files import StoredJob

@@ -7,9 +7,9 @@ import stat
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
 
 from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.store import trust as above
 from hpc_elastic.store.check import probe
 from hpc_elastic.store.check.pair import FREE, HELD, PairProbe, PeerView

@@ -23,10 +23,11 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import closing
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import DamagedError, StoreError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.store import files
 from hpc_elastic.store.check import probe
 from hpc_elastic.store.mount import UNKNOWN, Mount, listing_staleness, mount_at

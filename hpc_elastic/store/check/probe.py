@@ -8,9 +8,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import NamedTuple
 
 from hpc_elastic.clock import Clock, SystemClock
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.store import files
 from hpc_elastic.store.mount import Mount, mount_at
 

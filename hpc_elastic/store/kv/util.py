@@ -10,10 +10,11 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from hpc_elastic import typed_json
 from hpc_elastic.errors import DamagedError, StoreError, StoreTimeoutError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.typed_json import Count
 
 _SHOWN_RANKS = 16

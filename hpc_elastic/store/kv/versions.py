@@ -25,11 +25,12 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpc_elastic import __version__
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import DamagedError, InputError, StoreError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.store.protocol import Store
 from hpc_elastic.typed_json import Count, Prose, decode, parse_object, whole_number
 

@@ -14,10 +14,11 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.isolated.lookup import argv_here
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.processes import linux
 from hpc_elastic.slurm.client.answers import liveliest
 from hpc_elastic.testing.fake_slurm.cluster.model import Settings, check_settings

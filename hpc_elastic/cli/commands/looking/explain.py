@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from hpc_elastic.cli.commands.looking.status import (
     GOES_ON,
     WAITS,
@@ -15,6 +13,7 @@ from hpc_elastic.cli.commands.looking.status import (
 from hpc_elastic.cli.run_argument import AsJson, RunArgument, find_run
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.cli.status.facts import LET_GO_ON, stopped_texts
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.why_left import USERS_WISH, drain_cause
 from hpc_elastic.report.explain.as_json import explanation_json
 from hpc_elastic.report.explain.facts import Explanation, explanation_of

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Annotated, NamedTuple, Optional
+from typing import Annotated, Optional
 
 from hpc_elastic.cli.commands.looking.log_output import ShownLogs, hand_out_lines
 from hpc_elastic.cli.parameters import Flag
@@ -15,6 +15,7 @@ from hpc_elastic.cli.say import say, say_aside
 from hpc_elastic.clock import Clock, SystemClock, date_text, wall_of
 from hpc_elastic.errors import InputError, RendezvousStateError
 from hpc_elastic.ids import LOGIN
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Role, RoundEnded, RoundFormed
 from hpc_elastic.record.run_log import open_log

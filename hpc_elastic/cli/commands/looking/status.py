@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple, Optional
+from typing import Annotated, Optional
 
 from hpc_elastic.account.account import Account, account_of
 from hpc_elastic.cli.parameters import Flag, Positional
@@ -12,6 +12,7 @@ from hpc_elastic.cli.status.facts import batch_log, status_facts
 from hpc_elastic.cli.status.runs import list_runs, runs_json
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.ids import RUNS_FOLDER
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.report.explain.as_json import run_json, status_json, timeline_json
 from hpc_elastic.report.explain.facts import history_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from typing import Annotated, NamedTuple, Optional
+from typing import Annotated, Optional
 
 import typer
 
@@ -13,6 +13,7 @@ from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import InputError, SlurmError
 from hpc_elastic.ids import RUNS_FOLDER, Env
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import absence_of
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.slurm.client.commands import Slurm

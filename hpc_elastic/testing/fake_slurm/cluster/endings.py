@@ -15,8 +15,8 @@ import os
 import signal
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import NamedTuple
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.testing.fake_slurm.cluster.model import (
     BATCH,
     NEVER,

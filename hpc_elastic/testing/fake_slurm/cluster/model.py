@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import NamedTuple
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.named_tuple import NamedTuple
 
 TRACKERS = ("cgroup", "linuxproc")
 PREEMPT_MODES = ("REQUEUE", "CANCEL", "OFF")

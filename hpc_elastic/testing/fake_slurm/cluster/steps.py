@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import NamedTuple
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.testing.fake_slurm.cluster import endings
 from hpc_elastic.testing.fake_slurm.cluster.endings import WARN_PAIR, StartTasks, Turn
 from hpc_elastic.testing.fake_slurm.cluster.model import NEVER, Job, Place, State, Step, Task

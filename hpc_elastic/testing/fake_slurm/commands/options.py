@@ -10,8 +10,8 @@ import re
 import shlex
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.testing.fake_slurm.cluster import schedule
 from hpc_elastic.testing.fake_slurm.cluster.endings import Turn

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.testing.fake_slurm.cluster import endings, job_environ
 from hpc_elastic.testing.fake_slurm.cluster.endings import Turn

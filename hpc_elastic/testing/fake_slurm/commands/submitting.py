@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.testing.fake_slurm.cluster import job_environ, schedule
 from hpc_elastic.testing.fake_slurm.cluster.endings import Turn

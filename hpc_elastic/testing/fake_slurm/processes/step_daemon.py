@@ -11,8 +11,9 @@ import select
 import signal
 import socket
 from collections.abc import Mapping
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.processes import linux
 
 _CHUNK = 65536
