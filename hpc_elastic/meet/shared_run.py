@@ -120,7 +120,7 @@ class SharedRun:
     def lost(self) -> tuple[str, ...]:
         """Members of the running round that were gone at the last look."""
         number, nodes = self._lost
-        running = self.state.running
+        running = self.state.running if nodes else None
         known = running is not None and running.number == number
         left = self.state.left  # an agent that leaves announces it first
         return tuple(node for node_id, node in nodes.items() if node_id not in left) if known else ()
@@ -369,7 +369,7 @@ class SharedRun:
 
     def _watch(self) -> None:
         running = self.state.running
-        self.membership.look(steps=running is not None and self._gathers_steps(running))
+        self.membership.look(steps=self._gathered() is not None)
         self._expiry_at = float("inf")
         if running is None:
             return
@@ -386,18 +386,17 @@ class SharedRun:
         if self._on_watch:
             self._expiry_at = liveness.next_expiry(view, now)
 
-    def _gathers_steps(self, running: RoundFormed) -> bool:
-        """Tell whether this agent computes the step after which all ranks of a round stop."""
-        is_open = self.state.drain is not None and self.state.stop_step is None
-        return is_open and rules.is_proposer(running, self.membership.node_id)
+    def _gathered(self) -> RoundFormed | None:
+        """Return the running round if this agent computes the step after which all its ranks stop."""
+        state = self.state
+        running = state.running if state.drain is not None and state.stop_step is None else None
+        is_ours = running is not None and rules.is_proposer(running, self.membership.node_id)
+        return running if is_ours else None
 
     def common_step(self) -> int | None:
-        """Return the step after which all ranks of the round can stop, if all members have told theirs.
-
-        Members whose workers have ended have none. None, too: another agent computes it, or it is agreed on.
-        """
-        running = self.state.running
-        if running is None or not self._gathers_steps(running):
+        """Return the step after which all ranks stop, if this agent computes it and all have told theirs."""
+        running = self._gathered()
+        if running is None:
             return None
         return rules.stop_step(self.working_members(running), self.membership.told_steps(running.number))
 
