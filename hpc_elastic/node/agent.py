@@ -7,7 +7,8 @@ from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.rules import Joined
 from hpc_elastic.meet.shared_fs import Interrupted
 from hpc_elastic.meet.shared_run import Outlook, SharedRun
-from hpc_elastic.node.decision import Action, AgentFacts, Group, RestartBudgets, decide, decide_blind
+from hpc_elastic.named_tuple import NamedTuple
+from hpc_elastic.node.decision import Action, AgentFacts, Group, Hang, RestartBudgets, decide, decide_blind
 from hpc_elastic.node.drain.drain import Stopping, UnaskedWatch
 from hpc_elastic.node.drain.leaving import Leaving, stay_out
 from hpc_elastic.node.drain.signals import Signalled
@@ -21,7 +22,7 @@ from hpc_elastic.node.spec import ElasticAgent, RunResult, WorkerGroup, WorkerSp
 from hpc_elastic.node.workers.local_group import LocalGroup
 from hpc_elastic.record.journal import RoundFormed
 from hpc_elastic.record.state import RunState
-from hpc_elastic.record.worker_word import bad_node
+from hpc_elastic.record.worker_word import WorkerWord, bad_node
 
 FAST_LOOK_S = 0.02  # between two looks while nodes agree on something
 _CONSOLE_LOOK_S = 0.05  # between two looks while the console takes no more
@@ -223,20 +224,17 @@ class NodeAgent(ElasticAgent):
         return self._signalled.asks_to_leave and self._run.blind_since is not None
 
     def _facts(self, status: Group) -> AgentFacts:
-        since, number = self._barrier_since, self._workers.running.formed.number
-        return gather(
-            self._run,
-            self._others,
-            number,
-            status,
-            waited=since is not None and self._stopping.has_waited(since, self._now()),
-            budgets=self._budgets,
-        )._replace(
+        since, group = self._barrier_since, self._workers.running
+        own = OwnFacts(
+            round=group.formed.number,
+            group=status,
+            waited_for_others=since is not None and self._stopping.has_waited(since, self._now()),
             wedged=self._workers.ending.wedge is not None,
             hang=self._workers.hangs.hang,
             leaves_alone=self._signalled.leaves_alone,
-            word=self._workers.running.word,
+            word=group.word,
         )
+        return gather(self._run, self._others, own, self._budgets)
 
     def _act(self, action: Action, group: LocalGroup) -> bool:
         """Carry out a decision; return whether to look again at once."""
@@ -308,35 +306,41 @@ class NodeAgent(ElasticAgent):
         return FAST_LOOK_S + 0.002 * (len(formed.members) if formed else 0)
 
 
-def gather(
-    run: SharedRun,
-    others: Outlook,
-    number: int,
-    group: Group,
-    *,
-    budgets: RestartBudgets,
-    waited: bool,
-) -> AgentFacts:
+class OwnFacts(NamedTuple):
+    """The facts of an agent about its own node; each as in `AgentFacts`."""
+
+    round: int
+    group: Group
+    waited_for_others: bool
+    wedged: bool = False
+    hang: Hang = Hang.NONE
+    leaves_alone: bool = False
+    word: WorkerWord | None = None
+
+
+def gather(run: SharedRun, others: Outlook, own: OwnFacts, budgets: RestartBudgets) -> AgentFacts:
     """Return the facts of an agent.
 
     Args:
         run: as it was last read.
         others: its view of the others.
-        number: the round its workers are in.
-        group: its workers.
+        own: the facts about its own node.
         budgets: the limits of the causes that end rounds.
-        waited: the exit barrier's time is up.
     """
     return AgentFacts(
         state=run.state,
         epoch=run.membership.epoch,
-        round=number,
-        group=group,
+        round=own.round,
+        group=own.group,
         budgets=budgets,
         lost=others.lost,
         vanished=others.vanished,
         moved_on=others.moved_on,
         everyone_stopped=others.everyone_stopped,
-        everyone_succeeded=group is Group.SUCCEEDED and others.everyone_succeeded,
-        waited_for_others=waited,
+        everyone_succeeded=own.group is Group.SUCCEEDED and others.everyone_succeeded,
+        waited_for_others=own.waited_for_others,
+        wedged=own.wedged,
+        hang=own.hang,
+        leaves_alone=own.leaves_alone,
+        word=own.word,
     )

@@ -6,7 +6,7 @@ import pytest
 
 from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous
-from hpc_elastic.node.agent import gather
+from hpc_elastic.node.agent import OwnFacts, gather
 from hpc_elastic.node.decision import AgentFacts, Group, RestartBudgets
 from hpc_elastic.record.journal import Cause, RoundEnded
 from hpc_elastic.store.memory import MemoryStore
@@ -60,7 +60,7 @@ def facts_of(node: SharedFsRendezvous, group: Group) -> AgentFacts:
 def seen_by(node: SharedFsRendezvous, group: Group) -> AgentFacts:
     """Return the facts of a node by its last look."""
     others = node.run.outlook(is_gone=group.is_gone)
-    return gather(node.run, others, 1, group, budgets=RestartBudgets(crash=0), waited=False)
+    return gather(node.run, others, OwnFacts(1, group, waited_for_others=False), RestartBudgets(crash=0))
 
 
 @pytest.mark.parametrize("group", list(Group))

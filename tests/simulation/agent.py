@@ -16,7 +16,7 @@ from hpc_elastic.meet.membership import Membership, NodeFacts
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_fs import Interrupted, OutOfReach, SharedFsRendezvous, Waiting
 from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
-from hpc_elastic.node.agent import gather
+from hpc_elastic.node.agent import OwnFacts, gather
 from hpc_elastic.node.decision import Action, AgentFacts, Group, RestartBudgets, decide, decide_blind
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import Cause, Epoch, Member, RoundFormed, Then
@@ -300,14 +300,10 @@ class SimulatedAgent:
         since = self._barrier_since
         assert self.formed is not None
         waited = since is not None and self.node.monotonic() - since >= EXIT_BARRIER_S
-        return gather(
-            self.shared,
-            self.shared.outlook(is_gone=status.is_gone),
-            self.formed.number,
-            status,
-            budgets=RestartBudgets(crash=MAX_RESTARTS),
-            waited=waited,
-        )._replace(leaves_alone=self._leaves_alone, wedged=self._wedged is not None)
+        wedged, leaves_alone = self._wedged is not None, self._leaves_alone
+        own = OwnFacts(self.formed.number, status, waited, wedged, leaves_alone=leaves_alone)
+        others = self.shared.outlook(is_gone=status.is_gone)
+        return gather(self.shared, others, own, RestartBudgets(crash=MAX_RESTARTS))
 
     def _act(self, action: Action) -> bool:
         """Carry out a decision; return whether to look again at once."""

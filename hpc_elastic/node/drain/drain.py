@@ -77,9 +77,11 @@ class LocalDrain:
 
     def heed(self, request: StopRequest, now: float) -> None:
         """Warn the workers of the request to this agent, before it is in the journal."""
-        if request.deadline is not None:
+        if request.deadline is None:
+            return
+        if request.deadline != self._progress.requested:
             self._progress = self._progress._replace(requested=request.deadline)
-            self._warn(now)
+        self._warn(now)
 
     def _warn(self, now: float) -> None:
         if self._run.drain_began is None:
