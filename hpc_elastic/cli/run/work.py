@@ -15,7 +15,6 @@ from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.logs import DEFAULT_PREFIX, DefaultLogsSpecs, LogsSpecs
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths, absence_of
-from hpc_elastic.processes.preload.rules import names_of
 from hpc_elastic.slurm.job.worker_launcher import refuse_launcher
 from hpc_elastic.start.agent import default_python
 from hpc_elastic.store.plain_file import absence_fix
@@ -116,6 +115,10 @@ def preload_of(args: argparse.Namespace) -> tuple[str, ...]:
     Raises:
         InputError: one of the names is none of a module.
     """
+    if not args.preload:
+        return ()
+    from hpc_elastic.processes.preload.rules import names_of  # noqa: PLC0415 - only if it is asked for
+
     names, bad = names_of(args.preload)
     if bad:
         raise InputError(
