@@ -8,7 +8,7 @@ from functools import partial
 
 IDENTITY = "run.json"
 OF_ROUND = "round-"  # the key-value store of a round's workers is called so, with the round's number
-_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_UNSAFE = r"[^A-Za-z0-9._-]+"
 MAX_NAME = 64  # characters that a name keeps of a text
 
 
@@ -39,7 +39,7 @@ def round_scope(number: int) -> str:
 
 def readable_name(text: str) -> str:
     """Return a text as part of a file name: letters, digits, ``._-`` only; empty if it has none of them."""
-    return _UNSAFE.sub("-", text).strip(".-")[:MAX_NAME]
+    return re.sub(_UNSAFE, "-", text).strip(".-")[:MAX_NAME]
 
 
 def own_name(text: str) -> str:

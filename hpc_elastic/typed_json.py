@@ -28,7 +28,7 @@ from hpc_elastic.errors import DamagedError
 from hpc_elastic.named_tuple import NamedTuple
 
 DEPTH = 32  # arrays and objects inside each other; this package writes at most 6
-NO_TEXT = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no byte of a file name
+NO_TEXT = "[\ud800-\udc7f\udd00-\udfff]"  # surrogates that stand for no byte of a file name
 _LONG = 64  # items of an array that is remembered
 _MOST_DIGITS = 20  # of a whole number with its sign: 64 bits
 _MOST_SHOWN = 60  # characters of a value in an error
@@ -187,7 +187,7 @@ def _text(value: object) -> str:
 def _prose(value: object) -> str:
     if not isinstance(value, str):
         raise _MismatchError(value, "a text")
-    return value if value.isascii() else NO_TEXT.sub("\ufffd", value)
+    return value if value.isascii() else re.sub(NO_TEXT, "\ufffd", value)
 
 
 def _any(value: object) -> object:
@@ -421,7 +421,7 @@ def is_file_text(text: str) -> bool:
 
     Bytes of file names that are no UTF-8 can, as `os.fsdecode` gives them.
     """
-    return "\0" not in text and (text.isascii() or NO_TEXT.search(text) is None)
+    return "\0" not in text and (text.isascii() or re.search(NO_TEXT, text) is None)
 
 
 def _too_deep() -> DamagedError:

@@ -15,7 +15,7 @@ from hpc_elastic.ids import Env
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import Member, RoundFormed
 
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
+_UNSAFE = r"[^A-Za-z0-9_.-]+"
 _NAME = 40  # characters of the run id that are kept for people
 DEVICES_ENV = "CUDA_VISIBLE_DEVICES"  # ROCm reads it, too
 
@@ -136,7 +136,7 @@ def tracker_env(run_id: str, run_dir: str) -> dict[str, str]:
         run_dir: absolute path of its directory.
     """
     key = _sha256(f"{run_id}\0{run_dir}".encode(errors="surrogateescape"))[:32]
-    name = _UNSAFE.sub("-", run_id)[:_NAME].strip("-.") or "run"
+    name = re.sub(_UNSAFE, "-", run_id)[:_NAME].strip("-.") or "run"
     return {
         "WANDB_RUN_ID": f"{name}-{key[:8]}",
         "WANDB_RESUME": "allow",
