@@ -38,11 +38,11 @@ def package_in(directory: Path, name: str) -> Path:
 @pytest.mark.parametrize(
     ("begin", "end", "expected"),
     [
-        ("", "", Count(16, 6, 2, 8)),
-        ("hall/door.py:enter", "hall/door.py:leave", Count(15, 5, 2, 8)),
-        ("kitchen/stove.py:cook", "kitchen/stove.py:taste", Count(2, 2, 1, 0)),
-        ("hall/door.py:leave", "", Count(1, 1, 1, 0)),
-        ("hall/door.py:nothing", "", Count(0, 0, 0, 0)),
+        ("", "", Count(16, 6, 2, 8, 8)),
+        ("hall/door.py:enter", "hall/door.py:leave", Count(15, 5, 2, 8, 8)),
+        ("kitchen/stove.py:cook", "kitchen/stove.py:taste", Count(2, 2, 1, 0, 0)),
+        ("hall/door.py:leave", "", Count(1, 1, 1, 0, 0)),
+        ("hall/door.py:nothing", "", Count(0, 0, 0, 0, 0)),
     ],
     ids=["all", "a part", "one room", "the end", "none"],
 )
