@@ -22,8 +22,6 @@ _GLOBALS = {"new": tuple.__new__}
 class _Definition(type):
     """Makes the fields of a class from its annotations."""
 
-    _fields: tuple[str, ...]
-
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> _Definition:
         if tuple not in bases and _Named in bases:
             fields = tuple(namespace.get("__annotations__", ()))
@@ -44,27 +42,25 @@ class _Named(tuple[Any, ...], metaclass=_Definition):
     __slots__ = ()
 
     @classmethod
-    def _make(cls, values: Iterable[Any]) -> Any:
+    def _make(cls: Any, values: Iterable[Any]) -> Any:
         made = tuple.__new__(cls, values)
         if len(made) != len(cls._fields):
             raise TypeError(f"expected {len(cls._fields)} values of {cls.__name__}, got {len(made)}")
         return made
 
-    def _replace(self, /, **changes: Any) -> Any:
-        made = self._make(map(changes.pop, type(self)._fields, self))
+    def _replace(self: Any, /, **changes: Any) -> Any:
+        made = self._make(map(changes.pop, self._fields, self))
         if changes:
-            raise ValueError(f"{type(self).__name__} has no fields {list(changes)}")
+            raise TypeError(f"{type(self).__name__} has no fields {list(changes)}")
         return made
 
     __replace__ = _replace
 
-    def _asdict(self) -> dict[str, Any]:
-        return dict(zip(type(self)._fields, self, strict=True))
+    def _asdict(self: Any) -> dict[str, Any]:
+        return dict(zip(self._fields, self, strict=True))
 
     def __repr__(self) -> str:
-        values = ", ".join(
-            f"{field}={value!r}" for field, value in zip(type(self)._fields, self, strict=True)
-        )
+        values = ", ".join(f"{field}={value!r}" for field, value in self._asdict().items())
         return f"{type(self).__name__}({values})"
 
     def __getnewargs__(self) -> tuple[Any, ...]:

@@ -35,7 +35,6 @@ Results: TypeAlias = tuple[Mapping[int, Any], Mapping[int, ProcessFailure]]
 """What workers returned and how they failed, by global rank."""
 
 
-_GONE = (Group.STOPPED, Group.SUCCEEDED)
 _VERDICTS = {BAD_NODE: Verdict.BAD_NODE, GIVE_UP: Verdict.GIVE_UP}
 
 
@@ -230,7 +229,7 @@ class LocalGroup:
             return self._outcome
         context = self.context
         status = self._look(context, now)
-        self.events = NO_EVENTS if status in _GONE else context.events()
+        self.events = NO_EVENTS if status.is_gone else context.events()
         self.views = [channel.view() for channel in self._channels]
         return status
 

@@ -128,7 +128,8 @@ class _Server:
             learned: those that workers have imported.
         """
         began = SystemClock().monotonic()
-        gc.disable()  # the objects of imports stay; a look through them takes long, again and again
+        thresholds = gc.get_threshold()
+        gc.set_threshold(0)  # the objects of imports stay; a look through them takes long, again and again
         warm_worker.prepare_main(self._command)
         if modules or learned:
             randomness.load_random()
@@ -144,7 +145,8 @@ class _Server:
         self._printed = (_printed(1), _printed(2))
         gc.collect()
         gc.freeze()
-        gc.enable()
+        if not gc.get_threshold()[0]:  # no module has set it
+            gc.set_threshold(*thresholds)
         took = SystemClock().monotonic() - began
         self._tell("ready", seconds=took, pss_kb=_pss_kb(), loaded=len(self._files), learned=taken)
 

@@ -51,12 +51,15 @@ def test_a_forked_worker_sees_what_a_started_one_sees(words: tuple[str, ...], pl
 
 
 def test_signals_and_cpus_are_those_that_are_asked_for(place: Place) -> None:
-    """Ignored signals stay ignored, and the worker may use its CPUs alone."""
-    place.write("observer.py", OBSERVER)
+    """Ignored signals stay ignored, the worker may use its CPUs alone, and a module may stop `gc`."""
+    place.write("observer.py", f"import quiet\n{OBSERVER}")
+    place.write("quiet.py", "import gc\ngc.disable()\n")
     cpus = (min(os.sched_getaffinity(0)),)
     spec = place.spec("-u", "observer.py")
     spec = spec._replace(ignore_signals=(signal.SIGTERM, signal.SIGUSR1, signal.SIGINT), cpus=cpus)
-    assert _facts(place.cold(spec).out) == _facts(place.warm(spec).out)
+    cold = _facts(place.cold(spec).out)
+    assert not cold["gc"][0]
+    assert cold == _facts(place.warm(spec, "quiet").out)
 
 
 @pytest.mark.parametrize(
