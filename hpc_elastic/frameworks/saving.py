@@ -42,7 +42,7 @@ class Saves:
         round: of this process.
 
     Raises:
-        InputError: a number is not positive.
+        InputError: a number is not positive, or the directory is no path.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Saves:
         is_whole: Callable[[str], bool] | None = None,
     ) -> None:
         check_positive("save_every", save_every)
-        check_positive("keep", keep)
+        check_positive("keep", keep, or_else=None)
         environ = os.environ if environ is None else environ
         self._save_every = save_every
         self._keep = keep
@@ -163,10 +163,20 @@ class Saves:
                 _unlink(path)
 
 
-def _directory(run_dir: str | None, named: str | os.PathLike[str] | None) -> str:
-    """Return where the checkpoints of a run lie, in a directory of its own."""
+def _directory(run_dir: str | None, named: object) -> str:
+    """Return where the checkpoints of a run lie, in a directory of its own.
+
+    Raises:
+        InputError: the name is no path.
+    """
     if named is None:
         return os.path.join(run_dir or "", _FOLDER)
+    if not isinstance(named, str | os.PathLike) or not str(named):
+        raise InputError(
+            f"directory is {named!r}",
+            where="hpc_elastic.frameworks",
+            fix="give a path as text or a pathlib.Path, or leave it out",
+        )
     return os.path.join(named, os.path.basename(run_dir) if run_dir else "")
 
 
@@ -259,13 +269,23 @@ def _unlink(path: str) -> None:
         pass  # it is only in the way
 
 
-def check_positive(name: str, value: object) -> None:
-    """Refuse a value that is neither None nor a positive whole number.
+def check_positive(name: str, value: object, *, or_else: str | None = "None") -> None:
+    """Refuse a value that is neither a positive whole number nor one of the others that are allowed.
+
+    Args:
+        name: of the argument.
+        value: its value.
+        or_else: other values that are allowed, for people; None: there are none, and None is refused too.
 
     Raises:
         InputError: names it.
     """
-    if value is not None and (not isinstance(value, int) or value < 1):
+    if value is None and or_else is not None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        others = "" if or_else is None else f", {or_else}"
         raise InputError(
-            f"{name} is {value!r}", where="hpc_elastic.frameworks", fix="give a positive whole number"
+            f"{name} is {value!r}",
+            where="hpc_elastic.frameworks",
+            fix=f"give a positive whole number{others}",
         )

@@ -205,12 +205,6 @@ def save_a_function(directory: str) -> None:
     Checkpoints(directory).save(1, {"steps": 1, "warmup": {"factor": lambda step: step}})
 
 
-def without_names(directory: str) -> None:
-    """Give a list of objects in place of a dict."""
-    state: Any = [Training().model]
-    next(Checkpoints(directory).steps(2, state))
-
-
 def with_loader_workers(directory: str, signs: str) -> list[Any]:
     """Train with workers of a DataLoader alive, which are made while a save is under way."""
     training = Training()

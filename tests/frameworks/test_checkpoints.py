@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import checkpoints as marks
@@ -301,6 +302,7 @@ def test_an_interval_that_is_none_is_refused(ranks: RankServer, tmp_path: Path) 
     """The error names it."""
     (result,) = ranks.start(1, "train", tmp_path, "ddp", 1, "often").results()
     assert result.value.startswith("InputError: hpc_elastic.frameworks: every is 'often'")
+    assert 'fix: give a positive whole number, "auto" or None' in result.value
 
 
 def test_a_value_that_pickle_refuses_is_named(ranks: RankServer, tmp_path: Path) -> None:
@@ -311,11 +313,48 @@ def test_a_value_that_pickle_refuses_is_named(ranks: RankServer, tmp_path: Path)
     assert "fix: leave it out, or give an object whose state_dict has" in result.value
 
 
-def test_a_state_without_names_is_refused_before_the_first_step(ranks: RankServer, tmp_path: Path) -> None:
-    """With an example of one that has them."""
-    (result,) = ranks.start(1, "without_names", tmp_path).results()
-    assert "hpc_elastic.frameworks.torch.Checkpoints: the state is a list, in place of a dict" in result.value
-    assert 'fix: write {"model": model, "optimizer": optimizer}' in result.value
+@pytest.mark.parametrize(
+    ("wrong", "words", "fix"),
+    [
+        ("no names", "the state is a list, in place of a dict", 'write {"model": model, "optimizer": optim'),
+        ("no module", "no module of the state has all parameters of the optimizer 'a'", "give both: "),
+        (
+            "live list",
+            "'a' is a list with modules or other objects that have a state",
+            "give each one a name",
+        ),
+        ("a function", "pickle cannot save a value of this rank: 'a': ", "leave it out, or give an object"),
+    ],
+)
+def test_a_wrong_state_is_refused_before_the_first_step(
+    tmp_path: Path, wrong: str, words: str, fix: str
+) -> None:
+    """The first save may be hours later, and a list would come back with modules that no step uses."""
+    torch = pytest.importorskip("torch")
+    from hpc_elastic.frameworks.torch import Checkpoints  # noqa: PLC0415 - needs torch
+
+    model = torch.nn.Linear(2, 2)
+    states: dict[str, Any] = {
+        "no names": [model],
+        "no module": {"a": torch.optim.SGD(model.parameters())},
+        "live list": {"a": [model, 1]},
+        "a function": {"model": model, "a": lambda: model},
+    }
+    with pytest.raises(InputError) as caught:
+        next(Checkpoints(tmp_path).steps(2, states[wrong]))
+    assert str(caught.value).startswith(f"hpc_elastic.frameworks.torch.Checkpoints: {words}")
+    assert f"fix: {fix}" in str(caught.value)
+
+
+def test_copies_on_other_nodes_need_copies() -> None:
+    """The error names the argument that is in the way."""
+    from hpc_elastic.frameworks.torch import Checkpoints  # noqa: PLC0415 - needs torch
+
+    with pytest.raises(InputError, match="replicas=1 needs the copies of memory=True, and memory is False"):
+        Checkpoints(replicas=1, memory=False)
+    number: Any = 2
+    with pytest.raises(InputError, match=r"replicas is 2\n  fix: give 0 or 1, or leave it out"):
+        Checkpoints(replicas=number)
 
 
 def test_a_stop_while_a_save_is_under_way_waits_for_it(tmp_path: Path) -> None:

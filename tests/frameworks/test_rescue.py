@@ -134,7 +134,7 @@ def test_a_damaged_state_is_passed_over(ranks: RankServer, node: Node) -> None:
 
 @pytest.mark.parametrize(
     ("choices", "words"),
-    [({"width": 9}, "are others in"), ({"dtype": "bfloat16"}, "bfloat16 here")],
+    [({"width": 9}, "differ from those in"), ({"dtype": "bfloat16"}, "bfloat16 here")],
 )
 def test_a_state_of_another_model_is_refused(
     ranks: RankServer, node: Node, choices: dict[str, Any], words: str

@@ -66,11 +66,23 @@ def test_leftovers_of_an_earlier_round_go() -> None:
     assert ["step-20-1"] == outdated(names, complete_keys(names, [mark(20, 0, 1, 2)]), 1)
 
 
-@pytest.mark.parametrize("words", [{"save_every": 0}, {"keep": 0}, {"save_every": 0.5}])
-def test_a_number_that_cannot_be_is_refused(words: dict[str, Any]) -> None:
-    """It is named, with its value."""
-    with pytest.raises(InputError, match=f"{next(iter(words))} is {next(iter(words.values()))}"):
-        ElasticLoop(print, print, **words)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("save_every", 0),
+        ("save_every", 0.5),
+        ("save_every", True),
+        ("keep", 0),
+        ("keep", None),
+        ("directory", 5),
+        ("directory", ""),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused(name: str, value: object) -> None:
+    """It is named, and so is its argument."""
+    wrong: dict[str, Any] = {name: value}
+    with pytest.raises(InputError, match=f"{name} is {value!r}"):
+        ElasticLoop(print, print, **wrong)
 
 
 @pytest.mark.parametrize("name", ["file", "file/below"])

@@ -108,7 +108,7 @@ class Checkpoints:
         environ = {"RANK": str(self._ranks.rank), "WORLD_SIZE": str(self._ranks.size)}
         environ[Env.ROUND] = os.environ.get(Env.ROUND) or str(self._ranks.told(_next_start(directory)))
         steps = None if every == AUTO else every
-        check_positive("every", steps)
+        check_positive("every", steps, or_else='"auto" or None')
         self._saves = Saves(steps, directory, keep, environ=environ, is_whole=_is_whole)
         self._pace = SavePace(self._clock, self._ranks.told) if every == AUTO else None
         self._times: SaveTimes | None = None  # of the last complete save
@@ -183,7 +183,7 @@ class Checkpoints:
             state: as `load`.
 
         Raises:
-            InputError: an optimizer without its module, or two objects of one name.
+            InputError: as by `load`, of the state.
             OSError: there can be no directory for it.
             StoreError: this is the third save in a row that has failed.
         """
@@ -285,12 +285,14 @@ class Checkpoints:
                 `load_state_dict`; values that pickle can save, which are replaced in it; dicts of them.
 
         Raises:
-            InputError: the state has no names, or one twice; the checkpoint is of another model, dtype or
+            InputError: the state has no names, or one twice, an optimizer without its module, or a value that
+                cannot be saved; the checkpoint is of another model, dtype or
                 optimizer, of something else, or gone; or an object differed between its ranks, and there is
                 another number of them now: `Resharded`.
         """
         self.wait()
-        objects = TrainState(self._lib, state)  # a wrong one is refused before the first step
+        objects = TrainState(self._lib, state)
+        objects.check()  # a wrong one is refused before the first step
         found = self._ranks.told(self._to_resume() if self._ranks.rank == 0 else None)
         saved = None if found is None else _saved_at(found)
         step = self._load_from_memory(0 if saved is None else saved.step, state)
@@ -377,8 +379,13 @@ class HostCopies:
 
 def _check_replicas(replicas: int, *, memory: bool) -> None:
     if replicas not in {0, 1} or (replicas and not memory):
-        what = "needs memory=True" if replicas == 1 else f"must be 0 or 1, not {replicas!r}"
-        raise InputError(f"replicas {what}", where=WHERE, fix="leave it out, or give replicas=1 alone")
+        if replicas == 1:
+            raise InputError(
+                "replicas=1 needs the copies of memory=True, and memory is False",
+                where=WHERE,
+                fix="leave memory out, or replicas",
+            )
+        raise InputError(f"replicas is {replicas!r}", where=WHERE, fix="give 0 or 1, or leave it out")
 
 
 def _next_start(directory: str | os.PathLike[str] | None) -> int:

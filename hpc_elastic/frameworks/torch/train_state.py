@@ -21,7 +21,10 @@ WHERE = "hpc_elastic.frameworks.torch.Checkpoints"
 _OWN = "own."  # keys of values of one rank: its number follows
 _SHOWN = 3  # differences in an error
 _WRAPPED = {"_FabricModule": "_forward_module", "_FabricOptimizer": "optimizer"}  # of Lightning Fabric
-_FIX = "load it into the model, optimizers and dtypes that it was saved from, or give another directory"
+_FIX = (
+    "load it into the model, optimizers and dtypes that it was saved from, or begin a new run; "
+    "without a run: give another directory"
+)
 State = MutableMapping[str, Any]
 
 
@@ -155,6 +158,29 @@ class TrainState:
             return any(map(self._is_live, value.values()))
         return isinstance(value, self._lib.torch.Tensor) or _has_state(value)
 
+    def check(self) -> None:
+        """Refuse a state that no save takes, or of which a resume would not load all.
+
+        Raises:
+            InputError: an optimizer is without its module, a list has live objects in it, or pickle cannot
+                save a value.
+        """
+        values: dict[str, Any] = {}
+        for entry in self._entries:
+            if self._is_optimizer(entry):
+                self.model_of(entry)
+            elif isinstance(entry.value, list | tuple) and any(map(_has_state, entry.value)):
+                # pickle would load copies of them, which the training does not use
+                raise InputError(
+                    f"{entry.name!r} is a {type(entry.value).__name__} with modules or other objects that "
+                    "have a state; those are loaded in dicts only",
+                    where=WHERE,
+                    fix=f'give each one a name: {{{entry.name!r}: {{"first": ..., "second": ...}}}}',
+                )
+            elif not self._is_live(entry.value):
+                values[entry.name] = entry.value
+        self._pickled(values)
+
     @property
     def entries(self) -> list[Entry]:
         """The objects."""
@@ -282,7 +308,7 @@ class TrainState:
         ]
         if wrong:
             raise InputError(
-                f"{len(wrong)} of {len(names)} tensors are others in the checkpoint {path}: "
+                f"{len(wrong)} of {len(names)} tensors differ from those in the checkpoint {path}: "
                 f"{'; '.join(wrong[:_SHOWN])}{'; ...' if len(wrong) > _SHOWN else ''}",
                 where=WHERE,
                 fix=_FIX,
