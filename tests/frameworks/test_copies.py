@@ -6,6 +6,7 @@ import importlib.util
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from hpc_elastic.frameworks.torch.memory_copies import steps_between
 from hpc_elastic.frameworks.torch.node_memory import Began, fit, read_began
 from hpc_elastic.frameworks.torch.replicas import holders
 from hpc_elastic.frameworks.torch.rescued import OwnFile, Rescued, loaded, owns_in
-from hpc_elastic.frameworks.torch.train_state import Torch
+from hpc_elastic.frameworks.torch.train_state import Torch, TrainState
 from hpc_elastic.ids import Env, copy_prefix
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.worker.channel import Channel
@@ -85,6 +86,25 @@ def test_nothing_of_another_user_is_read(tmp_path: Path, whose: str) -> None:
     for reads in (again.open, lambda: again.reserve(1), lambda: loaded(lib, kept)):
         with pytest.raises(UnfitFileError, match=whose if whose == "a link" else "belongs to user"):
             reads()
+
+
+def test_objects_in_the_wrappers_of_lightning_fabric_count() -> None:
+    """A loader's has no state itself; an optimizer's derives from the optimizer's class, too."""
+    kinds = {"Tensor": float, "nn": SimpleNamespace(Module=float), "optim": SimpleNamespace(Optimizer=float)}
+    lib = Torch(SimpleNamespace(**kinds), *[None] * 4)
+
+    class Stateful:
+        def state_dict(self) -> dict[str, int]:
+            return {"at": 5}
+
+        load_state_dict = state_dict
+
+    inner, fabrics = Stateful(), ("_FabricModule", "_FabricOptimizer", "_FabricDataLoader")
+    names = dict.fromkeys(("_forward_module", "optimizer", "_dataloader"), inner)
+    wrappers = {name: type("Fabric", (type(name, (), names),), {})() for name in fabrics}
+    state = TrainState(lib, {"nested": wrappers, "value": 3})
+    assert [*[inner] * 3, 3] == [entry.value for entry in state.entries]
+    assert {"at": 5} == state.parts()[1]["nested._FabricDataLoader"]
 
 
 def test_copies_count_for_the_round_after_theirs() -> None:

@@ -20,7 +20,11 @@ from hpc_elastic.named_tuple import NamedTuple
 WHERE = "hpc_elastic.frameworks.torch.Checkpoints"
 _OWN = "own."  # keys of values of one rank: its number follows
 _SHOWN = 3  # differences in an error
-_WRAPPED = {"_FabricModule": "_forward_module", "_FabricOptimizer": "optimizer"}  # of Lightning Fabric
+_WRAPPED = {  # of Lightning Fabric
+    "_FabricModule": "_forward_module",
+    "_FabricOptimizer": "optimizer",
+    "_FabricDataLoader": "_dataloader",
+}
 _FIX = (
     "load it into the model, optimizers and dtypes that it was saved from, or begin a new run; "
     "without a run: give another directory"
@@ -97,7 +101,7 @@ class Source(Protocol):
 
 
 def _unwrapped(value: Any) -> Any:
-    """Return the object in the wrapper of Lightning Fabric, whose names for tensors PyTorch does not find."""
+    """Return the object in a wrapper of Lightning Fabric, which has other names for tensors, or no state."""
     names = (_WRAPPED[kind.__name__] for kind in type(value).__mro__ if kind.__name__ in _WRAPPED)
     name = next(names, None)
     return value if name is None else getattr(value, name)
@@ -436,6 +440,7 @@ def unpickled(lib: Torch, data: bytes) -> Any:
 
 
 def _has_state(value: Any) -> bool:
+    value = _unwrapped(value)
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
