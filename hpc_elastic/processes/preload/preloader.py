@@ -325,7 +325,7 @@ class Preloader:
         """Go on without the modules that are to blame."""
         no = "no longer" if self.phase is PreloadPhase.READY else "not"
         for name, why in blamed.items():
-            self._say(f"{name} is {no} preloaded, workers import it themselves: it {why}")
+            self._say(f"{name} is {no} preloaded: it {why}; workers that need it import it themselves")
             self.blamed[name] = why
             if name in self._modules:
                 self._modules.remove(name)

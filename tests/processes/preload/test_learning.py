@@ -165,12 +165,12 @@ def test_learned_modules_that_cannot_be_shared_are_left_out_for_the_run(lesson: 
         (lesson.site / "gone.py").unlink()
         preloader.end_round(goes_on=True)
         wait_until(lambda: not preloader.is_importing(), "it is ready again", timeout_s=60.0)
-    said, themselves = lesson.place.said[1:], "preloaded, workers import it themselves"
+    said, themselves = lesson.place.said[1:], "workers that need it import it themselves"
     assert [
-        "threads is not preloaded, workers import it themselves: it leaves 1 thread running",
-        "reads is not preloaded, workers import it themselves: it reads LEVEL, which the program sets before",
-        "gone is not preloaded, workers import it themselves: it cannot be found",
-        f"linked is not {themselves}: it is not in {other}, where workers found it",
+        f"threads is not preloaded: it leaves 1 thread running; {themselves}",
+        f"reads is not preloaded: it reads LEVEL, which the program sets before; {themselves}",
+        f"gone is not preloaded: it cannot be found; {themselves}",
+        f"linked is not preloaded: it is not in {other}, where workers found it; {themselves}",
     ] == said[:-1]
     assert said[-1].startswith("preloaded good (")
     assert ["good"] == lesson.kept()

@@ -76,7 +76,7 @@ def test_a_module_that_cannot_be_shared_is_named_and_the_others_are_preloaded(
     place.write("bad.py", text)
     spec = _spec(place)
     with place.preloaded(("json", "bad"), spec) as preloader:
-        assert f"bad is not preloaded, workers import it themselves: it {why}" == place.said[0]
+        assert f"bad is not preloaded: it {why}; workers that need it import it themselves" == place.said[0]
         assert place.said[1].startswith("preloaded json (")
         assert 0 == place.end_of(forked(preloader, spec)).code
 
@@ -87,7 +87,8 @@ def test_a_module_that_leaves_a_file_open_is_named(place: Place) -> None:
     with place.preloaded(("bad",), _spec(place)) as preloader:
         assert preloader.phase is PreloadPhase.OFF
     path = place.path / "bad.py"
-    assert [f"bad is not preloaded, workers import it themselves: it leaves {path} open"] == place.said
+    said = f"bad is not preloaded: it leaves {path} open; workers that need it import it themselves"
+    assert [said] == place.said
 
 
 def test_a_module_that_reads_the_rank_as_it_is_imported_is_named(place: Place) -> None:
@@ -98,8 +99,8 @@ def test_a_module_that_reads_the_rank_as_it_is_imported_is_named(place: Place) -
         preloader.begin_round(1)
         assert preloader.fork(spec) is None
         assert (
-            "reads is no longer preloaded, workers import it themselves: "
-            "it reads RANK (in reads), which each worker has for itself"
+            "reads is no longer preloaded: it reads RANK (in reads), which each worker has for itself; "
+            "workers that need it import it themselves"
         ) == place.said[1]
         wait_until(lambda: not preloader.is_importing(), "it is ready again")
         assert "1\n" == place.end_of(forked(preloader, spec)).out
