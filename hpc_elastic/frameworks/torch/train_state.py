@@ -183,7 +183,8 @@ class TrainState:
                 )
             elif not self._is_live(entry.value):
                 values[entry.name] = entry.value
-        self._pickled(values)
+        if values:
+            self._pickled(values)
 
     @property
     def entries(self) -> list[Entry]:
