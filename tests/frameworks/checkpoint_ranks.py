@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import resource
 import signal
@@ -435,3 +436,18 @@ def without_group(directory: str) -> None:
     """Make checkpoints before the process group."""
     dist.destroy_process_group()
     Checkpoints(directory)
+
+
+def groups_at_the_end(directory: str) -> list[int]:
+    """Save once; return how many groups have threads before and after the functions that end a program."""
+    checkpoints = Checkpoints(directory, every=1)
+    for _ in checkpoints.steps(1, {"done": torch.zeros(1)}):
+        pass
+    before = _groups_with_threads()
+    atexit._run_exitfuncs()
+    return [before, _groups_with_threads()]
+
+
+def _groups_with_threads() -> int:
+    """Return the number of process groups of PyTorch's for the CPU: each has one such thread."""
+    return [path.read_text() for path in Path("/proc/self/task").glob("*/comm")].count("gloo_tcp_loop\n")

@@ -2,37 +2,69 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
+import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.frameworks.torch.train_state import WHERE, Torch
-from hpc_elastic.named_tuple import NamedTuple
 
+_LOOP, _SAVES, _REPLICAS = "loop", "saves", "replicas"
 _PIECE_S = 300.0  # for a piece of a copy on its way to another node, and for a rank that is late
 
 
-class RankGroups(NamedTuple):
-    """This rank among all, and two process groups of their own for the CPU.
+class RankGroups:
+    """This rank among all, and process groups of their own for the CPU.
 
-    Attributes:
-        rank: this one.
-        size: number of ranks.
+    The program ends them at its end: a thread of PyTorch's that drops its last tensor while the interpreter
+    ends aborts the process, though the training is complete.
+
+    Args:
         distributed: ``torch.distributed``.
-        group: for the thread of the training; None without process groups.
-        group_of_saves: for the thread that writes.
-        group_of_replicas: for the thread that sends copies to other nodes; None: none does.
+        names: of the groups; without any there is one rank.
     """
 
-    rank: int
-    size: int
-    distributed: Any
-    group: Any = None
-    group_of_saves: Any = None
-    group_of_replicas: Any = None
+    def __init__(self, distributed: Any, names: Sequence[str] = ()) -> None:
+        self.distributed = distributed
+        self.rank: int = distributed.get_rank() if names else 0
+        self.size: int = distributed.get_world_size() if names else 1
+        self._groups = {name: self._made(name) for name in names}
+        self._pid = os.getpid()
+        atexit.register(self._end)
+
+    def _made(self, name: str) -> Any:
+        more = {"timeout": timedelta(seconds=_PIECE_S)} if name == _REPLICAS else {}
+        return self.distributed.new_group(backend="gloo", group_desc=f"hpc_elastic {name}", **more)
+
+    def _end(self) -> None:
+        """End the groups and their threads, if no thread of this process is in a collective of them."""
+        if os.getpid() != self._pid:
+            return  # a child has none of the threads
+        while self._groups:
+            _, group = self._groups.popitem()
+            if self.distributed.is_initialized():
+                with suppress(ValueError):  # the program has ended it
+                    self.distributed.destroy_process_group(group)
+
+    @property
+    def group(self) -> Any:
+        """The group for the thread of the training; None without process groups."""
+        return self._groups.get(_LOOP)
+
+    @property
+    def group_of_saves(self) -> Any:
+        """The group for the thread that writes; None without process groups."""
+        return self._groups.get(_SAVES)
+
+    @property
+    def group_of_replicas(self) -> Any:
+        """The group for the thread that sends copies to other nodes; None: none does."""
+        return self._groups.get(_REPLICAS)
 
     def told(self, value: Any, by: int = 0) -> Any:
         """Return the value that one rank has given; all ranks call it."""
@@ -87,17 +119,11 @@ def rank_groups(lib: Torch, environ: Mapping[str, str], *, replicas: bool = Fals
     # one rank reads its own values alone; a single process saves alone: no mistake, and no news each time
     warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
     if dist.is_available() and dist.is_initialized():
-        groups = [
-            dist.new_group(backend="gloo", group_desc=f"hpc_elastic {name}") for name in ("loop", "saves")
-        ]
-        if replicas:
-            timeout = timedelta(seconds=_PIECE_S)
-            groups.append(dist.new_group(backend="gloo", timeout=timeout, group_desc="hpc_elastic replicas"))
-        return RankGroups(dist.get_rank(), dist.get_world_size(), dist, *groups)
+        return RankGroups(dist, (_LOOP, _SAVES, _REPLICAS) if replicas else (_LOOP, _SAVES))
     if environ.get("WORLD_SIZE", "1") != "1":
         raise InputError(
             f"there are {environ['WORLD_SIZE']} ranks, and no process group",
             where=WHERE,
             fix="call torch.distributed.init_process_group first",
         )
-    return RankGroups(0, 1, dist)
+    return RankGroups(dist)
