@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 
 from hpc_elastic import worker
-from hpc_elastic.frameworks.transformers import ElasticTrainerCallback, latest, output_dir
+from hpc_elastic.frameworks.transformers import ElasticTrainerCallback, output_dir
 
 
 class Line(Dataset):
@@ -68,7 +68,7 @@ def main() -> None:
     )
     elastic = ElasticTrainerCallback()  # 1. saves and stops
     trainer = Trainer(model, arguments, train_dataset=Line(), callbacks=[elastic])
-    trainer.train(resume_from_checkpoint=latest())  # 2. goes on where it stopped
+    trainer.train(resume_from_checkpoint=elastic.newest(trainer))  # 2. goes on where it stopped
     if trainer.is_world_process_zero() and not elastic.stopped:
         weights = b"".join(tensor.cpu().numpy().tobytes() for tensor in model.state_dict().values())
         result = {"steps": trainer.state.global_step, "weights": hashlib.sha256(weights).hexdigest()}

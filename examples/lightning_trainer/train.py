@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from hpc_elastic import worker
-from hpc_elastic.frameworks.lightning import ElasticCallback, latest, trainer_shape
+from hpc_elastic.frameworks.lightning import ElasticCallback, trainer_shape
 
 
 class ResumableLoader(DataLoader):
@@ -84,8 +84,8 @@ def main() -> None:
         logger=False,
     )
     found = getattr(trainer.strategy, "cluster_environment", None)  # a strategy of one device has none
-    print(f"{type(found).__name__}: start at {latest()}", flush=True)
-    trainer.fit(model, loader, ckpt_path=latest())  # 2. goes on where it stopped
+    print(type(found).__name__, flush=True)
+    trainer.fit(model, loader, ckpt_path=elastic.newest(trainer))  # 2. goes on where it stopped
     if trainer.is_global_zero and not elastic.stopped:
         weights = b"".join(tensor.cpu().numpy().tobytes() for tensor in model.state_dict().values())
         result = {"steps": trainer.global_step, "weights": hashlib.sha256(weights).hexdigest()}

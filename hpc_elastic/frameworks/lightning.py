@@ -16,6 +16,7 @@ from hpc_elastic.frameworks.bases import become
 from hpc_elastic.frameworks.saving import KEEP, Saves, latest
 
 if TYPE_CHECKING:
+    from hpc_elastic.frameworks.lightning_resume import LightningResume
     from hpc_elastic.worker.sections import Block
 
 __all__ = ["ElasticCallback", "latest", "trainer_shape"]
@@ -67,9 +68,9 @@ def trainer_shape(environ: Mapping[str, str] | None = None) -> dict[str, int]:
 class ElasticCallback:
     """Tells the agent of each optimizer step, saves, and ends `fit` when a stop is requested.
 
-    ``Trainer(callbacks=[..., ElasticCallback()])``, as the last one, and
-    ``trainer.fit(model, ckpt_path=latest())``. When a stop is requested all ranks save after the same
-    step, and `fit` returns at once, without validation and the other hooks at the end of an epoch.
+    ``elastic = ElasticCallback()``, ``trainer = Trainer(callbacks=[..., elastic])``, as the last one, and
+    ``trainer.fit(model, ckpt_path=elastic.newest(trainer))``. When a stop is requested all ranks save after
+    the same step, and `fit` returns at once, without validation and the other hooks at the end of an epoch.
 
     Args:
         save_every: optimizer steps between two regular checkpoints; None: only when a stop is requested.
@@ -96,7 +97,24 @@ class ElasticCallback:
         self._step = -1  # the newest one that is known
         self._validation: Block | None = None
         self._on_sigterm: Any = signal.SIG_DFL
+        self._resume: LightningResume | None = None
+        self._is_regular = save_every is not None
+        self._owes = False  # a checkpoint of a state that was in memory, as soon as it has gone on
         self.stopped = False
+
+    def newest(self, trainer: Any) -> str | None:
+        """Return the path to resume from, of the newest checkpoint or of a newer state in the nodes' memory.
+
+        From now on a rank keeps its state in its node's memory when another rank or its node fails. All ranks
+        call it, right before `fit`. None at the first start.
+        """
+        package = _package()
+        if worker.run_dir() is not None and package is not None:
+            from hpc_elastic.frameworks.lightning_resume import resume_of  # noqa: PLC0415 - loads PyTorch
+
+            self._resume = resume_of(trainer, importlib.import_module(package), self._saves)
+        kept = None if self._resume is None else self._resume.path
+        return latest() if kept is None else kept
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Remember the handler of SIGTERM before Lightning catches it.
@@ -110,13 +128,18 @@ class ElasticCallback:
         self._on_sigterm = signal.getsignal(signal.SIGTERM)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Give SIGTERM back.
+        """Load the state in memory, if that is the newest, and give SIGTERM back.
 
         Lightning's handler waits in a broadcast for ranks that may be dead; an agent that sends it has
         asked before and wants the process to end.
+
+        Raises:
+            InputError: the state in memory is of another model.
         """
         self._step = trainer.global_step
         self.stopped = False
+        if self._resume is not None:
+            self._owes = self._resume.begin(trainer) and self._is_regular
         if worker.attached() and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._on_sigterm or signal.SIG_DFL)
 
@@ -128,15 +151,34 @@ class ElasticCallback:
         if step == self._step:
             return  # gradients are being accumulated
         since, self._step = self._step, step
+        if self._resume is not None:
+            self._resume.reached(step)
         worker.tick(step)
         self.stopped = worker.should_stop()
-        if self.stopped or self._saves.is_due(step, since):
+        if self.stopped or self._owes or self._saves.is_due(step, since):
+            self._owes = False
             with worker.critical("saving"):
                 path = self._saves.path(step)
-                trainer.save_checkpoint(path)
+                trainer.save_checkpoint(path, weights_only=False)
                 self._saves.saved(step, path)
+            if self._resume is not None:
+                self._resume.memory.saved(step)
         if self.stopped:
+            self._end_resume()
             _leave(trainer)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Keep the newest state before Lightning moves it away."""
+        if self._resume is not None:
+            self._resume.memory.keep()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """No state is kept after the training."""
+        self._end_resume()
+
+    def _end_resume(self) -> None:
+        if self._resume is not None:
+            self._resume.memory.stop()
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Name the time that is no training, so that it is not taken for a hang."""

@@ -12,6 +12,7 @@ from hpc_elastic.frameworks.bases import become
 from hpc_elastic.frameworks.saving import Saves, latest
 
 if TYPE_CHECKING:
+    from hpc_elastic.frameworks.transformers_resume import TransformersResume
     from hpc_elastic.worker.sections import CriticalSection
 
 __all__ = ["ElasticTrainerCallback", "latest", "output_dir"]
@@ -41,10 +42,10 @@ def output_dir(name: str = "output") -> str:
 class ElasticTrainerCallback:
     """Tells the agent of each optimizer step, and has the Trainer save and stop when that is requested.
 
-    ``Trainer(..., callbacks=[ElasticTrainerCallback()])`` and
-    ``trainer.train(resume_from_checkpoint=latest())``. Every checkpoint the Trainer saves counts once
-    all ranks have saved their part; `save_steps` and `save_total_limit` say how often and how many.
-    When a stop is requested all ranks save after the same step, and `train` returns.
+    ``elastic = ElasticTrainerCallback()``, ``trainer = Trainer(..., callbacks=[elastic])`` and
+    ``trainer.train(resume_from_checkpoint=elastic.newest(trainer))``. Every checkpoint the Trainer saves
+    counts once all ranks have saved their part; `save_steps` and `save_total_limit` say how often and how
+    many. When a stop is requested all ranks save after the same step, and `train` returns.
 
     Attributes:
         stopped: `train` was left because of a request: the training is not complete.
@@ -58,14 +59,38 @@ class ElasticTrainerCallback:
         super().__init__()
         self._saves = Saves()
         self._critical: CriticalSection | None = None
+        self._resume: TransformersResume | None = None
+        self._owes = False  # a checkpoint of a state that was in memory, as soon as it has gone on
         self.stopped = False
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """A training begins."""
+    def newest(self, trainer: Any) -> str | None:
+        """Return the path to resume from, of the newest checkpoint or of a newer state in the nodes' memory.
+
+        From now on a rank keeps its state in its node's memory when another rank or its node fails. All ranks
+        call it, right before `train`. None at the first start.
+        """
+        if worker.run_dir() is not None:
+            from hpc_elastic.frameworks.transformers_resume import resume_of  # noqa: PLC0415 - loads PyTorch
+
+            self._resume = resume_of(trainer, self._saves)
+        kept = None if self._resume is None else self._resume.path
+        return latest() if kept is None else kept
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        """A training begins, or goes on.
+
+        Raises:
+            InputError: the state in memory is of another model.
+        """
         self.stopped = False
+        if self._resume is not None:
+            self._owes = self._resume.path is not None and args.save_strategy != "no"
+            self._resume.begin(objects.get("model"), objects.get("optimizer"), objects.get("lr_scheduler"))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """After each optimizer step: tell it, and ask the Trainer to save and stop if that is wanted."""
+        if self._resume is not None:
+            self._resume.reached(state.global_step)
         total = getattr(state, "max_steps", 0)
         worker.tick(state.global_step, total if total > 0 else None)
         if worker.should_stop():
@@ -73,6 +98,8 @@ class ElasticTrainerCallback:
             control.should_save = True
             control.should_evaluate = False
             control.should_training_stop = True
+        control.should_save = control.should_save or self._owes
+        self._owes = False
         if control.should_save and not control.should_evaluate and self._critical is None:
             self._critical = worker.critical("saving")
             self._critical.begin()
@@ -86,6 +113,13 @@ class ElasticTrainerCallback:
         """Mark this rank's part of the Trainer's checkpoint."""
         path = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
         self._saves.mark(state.global_step, path)
+        if self._resume is not None:
+            self._resume.memory.saved(state.global_step)
         if self._critical is not None:
             self._critical.end()
             self._critical = None
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """No state is kept after the training."""
+        if self._resume is not None:
+            self._resume.memory.stop()

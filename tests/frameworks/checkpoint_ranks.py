@@ -8,6 +8,7 @@ import resource
 import signal
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ class Net(nn.Module):
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 1))
         self.unused = nn.Linear(2, 2)
+        self.tied = self.layers[0]  # of two names, as the embeddings of language models are
 
     def forward(self, x: torch.Tensor) -> Any:
         """Return what the layers make of a batch."""
@@ -296,13 +298,38 @@ def _disturb(training: Training, how: str) -> None:
             next(training.net.parameters()).to_local().fill_(torch.nan)
 
 
+def _keep_before_a_step(optimizer: torch.optim.Optimizer, keep: Callable[..., None]) -> None:
+    optimizer.register_step_pre_hook(keep)
+    optimizer.step()
+
+
+def _keep_in_its_closure(optimizer: torch.optim.Optimizer, keep: Callable[..., None]) -> None:
+    def closure() -> float:
+        keep()
+        return 0.0
+
+    optimizer.step(closure)
+
+
+def _keep_after_its_closure(optimizer: torch.optim.Optimizer, keep: Callable[..., None]) -> None:
+    optimizer.register_step_post_hook(keep)
+    optimizer.step(lambda: 0.0)
+
+
+KEPT_IN_A_STEP = {
+    "in a step": _keep_before_a_step,
+    "in its closure": _keep_in_its_closure,
+    "after its closure": _keep_after_its_closure,
+}
+
+
 def rescue(steps: int, how: str = "asked", choices: dict[str, Any] | None = None) -> dict[str, Any]:
     """Make some steps, then keep the state as if another rank had failed; tell what was loaded and kept.
 
     Args:
         steps: to make.
-        how: ``asked`` by the agent, or while the training ``goes on``; ``in a step`` of the optimizer, with
-            weights that are ``not finite``, or with ``no room``.
+        how: ``asked`` by the agent, or while the training ``goes on``; ``in a step`` of the optimizer, ``in
+            its closure`` or ``after its closure``; with weights that are ``not finite``, or with ``no room``.
         choices: of the training.
     """
     training, begun = Training(**(choices or {})), threading.Event()
@@ -314,9 +341,8 @@ def rescue(steps: int, how: str = "asked", choices: dict[str, Any] | None = None
         training.step(step)
         checkpoints.done(step + 1, training.state)
     own = rescue_of(checkpoints)
-    if how == "in a step":
-        training.optimizer.register_step_pre_hook(lambda *_: own.keep(0.0))
-        training.step(start + steps)
+    if how in KEPT_IN_A_STEP:
+        KEPT_IN_A_STEP[how](training.optimizer, lambda *_: own.keep(0.0))
     elif how == "not finite":
         with torch.no_grad():
             next(training.net.parameters())[0] = torch.nan

@@ -22,13 +22,22 @@ LIMIT_S = 120.0
 STEPS = 40
 SAVE_EVERY = 2
 STEP_TIME_S = 0.7153  # of slow steps; nothing else sleeps so long
-# Steps are slow until the run has been stopped: it cannot be over before, and the rest costs nothing.
+# Steps are slow until the run has been stopped: it cannot be over before, and the rest costs nothing. In a
+# later start one rank is killed in the step whose number, counted from that start, the file names.
 GATE = f"""
-import os, time
-_sleep = time.sleep
+import os, signal, time
+_sleep, _steps = time.sleep, 0
 def sleep(seconds):
-    if seconds != {STEP_TIME_S} or os.path.exists(os.environ["SLOW_WHILE"]):
-        _sleep(seconds)
+    global _steps
+    if seconds != {STEP_TIME_S}:
+        return _sleep(seconds)
+    _steps += 1
+    if os.path.exists(os.environ["SLOW_WHILE"]):
+        return _sleep(seconds)
+    place = os.environ["SLOW_WHILE"] + "-killed-in"
+    if os.environ["RANK"] == "1" and os.path.exists(place) and int(open(place).read()) == _steps:
+        os.unlink(place)
+        os.kill(os.getpid(), signal.SIGKILL)
 time.sleep = sleep
 """
 
@@ -50,7 +59,7 @@ class LocalRun:
     def start(self, nodes: int, workers: int, *options: str, flags: tuple[str, ...] = ()) -> LocalRun:
         """Start the run for the first time."""
         shape = ("--local", str(nodes), "--nodes", f"1:{nodes}", "--workers-per-node", str(workers))
-        where = ("--allow-local-run-dir", "--run-dir", str(self.directory), "--max-restarts", "0")
+        where = ("--allow-local-run-dir", "--run-dir", str(self.directory), "--max-restarts", "1")
         sizes = ("--steps", str(STEPS), "--save-every", str(SAVE_EVERY))
         worker = (sys.executable, str(self._script), *sizes, *options)
         return self._submit(*shape, *where, *self._slow_at_first(), *flags, "--", *worker)
@@ -91,6 +100,10 @@ class LocalRun:
         saved = checkpoints.latest(self.paths)
         assert saved is not None
         return saved.step
+
+    def kill_in_step(self, number: int) -> None:
+        """Have rank 1 of the next start be killed in the middle of a step, counted from the start."""
+        self._gate.with_name(f"{self._gate.name}-killed-in").write_text(str(number))
 
     def wait(self) -> int:
         """Wait for the end of a start and return its exit code."""

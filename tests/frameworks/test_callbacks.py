@@ -39,7 +39,19 @@ class Model(L.LightningModule):
     val_dataloader = train_dataloader
 quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
 for callbacks in ([], [ElasticCallback()]):
-    L.Trainer(max_epochs=1, accelerator="cpu", devices=1, callbacks=callbacks, **quiet).fit(Model())
+    trainer = L.Trainer(max_epochs=1, accelerator="cpu", devices=1, callbacks=callbacks, **quiet)
+    trainer.fit(Model())
+from hpc_elastic.frameworks.lightning_resume import content_reason, unfit_reason
+class Averages(L.Callback):
+    def on_save_checkpoint(self, trainer, module, checkpoint):
+        pass
+def reasons():
+    return [unfit_reason(trainer.strategy) or "-", content_reason(trainer, L.pytorch) or "-"]
+found = reasons()
+trainer.callbacks.append(Averages())
+found += reasons()[1:]
+found.append(unfit_reason(type("DeepSpeedStrategy", (), {})()))
+print("\\n".join(found).replace(" ", "_"))
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 quiet.update(max_epochs=1, plugins=[SLURMEnvironment()])
 try:
@@ -105,13 +117,35 @@ def test_sigterm_is_not_lightnings() -> None:
         timeout=55,
     )
     assert 0 == done.returncode, done.stderr
-    assert ["caught", "default", "InputError"] == done.stdout.split()
+    asked = done.stdout.split()
+    assert ["caught", "default", "InputError"] == [*asked[:2], *asked[6:]]
+    assert [
+        *("-", "-", "Averages_has_an_on_save_checkpoint_of_its_own"),
+        "DeepSpeedStrategy_is_not_known_to_leave_a_whole_state_on_each_rank",
+    ] == asked[2:6], "the reasons for which states are in files alone"
 
 
 class Control:
     """What Hugging Face's Trainer asks its callbacks about."""
 
     should_save = should_evaluate = should_training_stop = False
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_states_that_a_trainer_cannot_keep_whole_are_in_files_alone() -> None:
+    """DeepSpeed and FSDP cut them; a Trainer that saves in a way of its own may save more."""
+    transformers = pytest.importorskip("transformers")
+    from hpc_elastic.frameworks.transformers_resume import unfit_reason  # noqa: PLC0415 - loads PyTorch
+
+    own = {"_save_optimizer_and_scheduler": lambda *_: None}
+    usual, other = (type(name, (transformers.Trainer,), more) for name, more in (("A", {}), ("B", own)))
+    trainer: Any = object.__new__(usual)
+    trainer.is_deepspeed_enabled = trainer.is_fsdp_enabled = False
+    assert not unfit_reason(trainer)
+    trainer.is_fsdp_enabled = True
+    assert "DeepSpeed and FSDP cut it into parts" == unfit_reason(trainer)
+    assert "B has a _save_optimizer_and_scheduler of its own" == unfit_reason(object.__new__(other))
 
 
 @pytest.mark.torch

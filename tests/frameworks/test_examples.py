@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hpc_elastic.frameworks.torch.node_memory import RESCUED, read_began
 from hpc_elastic.record.journal import Decision
 from tests.frameworks import forked
 from tests.frameworks.local_runs import REPOSITORY, SAVE_EVERY, STEP_TIME_S, STEPS, LocalRun
@@ -22,6 +23,7 @@ LIBRARIES = {
     "huggingface_trainer": "transformers.trainer",
     "lightning_trainer": "lightning",
 }
+SLEEP_AFTER_A_STEP = {"accelerate_loop"}  # the others do in it
 SLOW = ("--step-time", str(STEP_TIME_S))
 NewRun = Callable[[str, str], LocalRun]
 
@@ -56,7 +58,10 @@ def whole_result(place: Path, example: str, ranks: int = 2) -> dict[str, Any]:
 def stopped_and_resumed(
     new_run: NewRun, example: str, nodes: int = 2, workers: int = 1, *, is_preloaded: bool = False
 ) -> LocalRun:
-    """Return a run that was stopped between two regular checkpoints, resumed, and is done."""
+    """Return a run that was stopped between two regular checkpoints, resumed, and is done.
+
+    If it has two ranks, one is killed after a step of which no checkpoint is saved, which costs no step.
+    """
     flags = ("--preload", LIBRARIES[example]) if is_preloaded else ()
     run = new_run("stopped", example).start(nodes, workers, *SLOW, flags=flags)
     stopped = run.stop()
@@ -65,7 +70,14 @@ def stopped_and_resumed(
     assert Decision.STOPPED is ending.decision
     assert SAVE_EVERY <= stopped < STEPS
     assert run.result() is None, "a training that is not complete has a result"
+    kept = stopped + 1 + stopped % SAVE_EVERY  # is odd, and SAVE_EVERY is 2
+    if nodes * workers > 1:
+        run.kill_in_step(kept - stopped + (example not in SLEEP_AFTER_A_STEP))
     assert 0 == run.resume(nodes).wait(), run.printed()
+    if nodes * workers > 1:
+        began = read_began(str(run.directory / "saved"))
+        assert began is not None
+        assert (RESCUED, kept) == (began.source, began.from_step), run.printed()
     second = run.rounds()[1]
     assert second.checkpoint is not None
     assert stopped == second.checkpoint.step

@@ -107,7 +107,12 @@ def test_a_state_is_kept_while_the_training_goes_on(ranks: RankServer, node: Nod
     assert 2 <= rescued(ranks, node, 2, 0)[0]["start"]
 
 
-@pytest.mark.parametrize("how", ["in a step", "not finite", "no room"])
+def test_a_state_is_kept_while_a_closure_computes_a_step(ranks: RankServer, node: Node) -> None:
+    """The tensors change after it: so a peer that is lost in the backward pass of Lightning costs no step."""
+    assert 1 == len(rescued(ranks, node, 1, 2, "in its closure")[0]["kept"])
+
+
+@pytest.mark.parametrize("how", ["in a step", "after its closure", "not finite", "no room"])
 def test_a_state_that_is_no_good_is_not_kept(ranks: RankServer, node: Node, how: str) -> None:
     """Torn, not finite, or larger than a file may be: the next start begins from the checkpoint."""
     assert [[], []] == [value["kept"] for value in rescued(ranks, node, 2, 2, how)]

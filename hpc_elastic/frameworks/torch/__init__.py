@@ -11,12 +11,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hpc_elastic.frameworks.torch.checkpoints import Checkpoints, CompleteCheckpoint
     from hpc_elastic.frameworks.torch.stores import bootstrap, shared_store, store
-    from hpc_elastic.frameworks.torch.train_state import Resharded
+    from hpc_elastic.frameworks.torch.train_state import Replicated, Resharded
 
-__all__ = ["Checkpoints", "CompleteCheckpoint", "Resharded", "bootstrap", "shared_store", "store"]
+__all__ = [
+    "Checkpoints",
+    "CompleteCheckpoint",
+    "Replicated",
+    "Resharded",
+    "bootstrap",
+    "shared_store",
+    "store",
+]
 
 _HOMES = {
     "Checkpoints": "checkpoints",
+    "Replicated": "train_state",
     "Resharded": "train_state",
     "CompleteCheckpoint": "checkpoints",
     "bootstrap": "stores",

@@ -115,7 +115,7 @@ class Checkpoints:
         self._copies = HostCopies(self._lib)
         self._background = Background("hpc_elastic checkpoint")
         self._memory: NodeMemory | None = None
-        if (rescue or memory) and self._ranks.group is not None and worker.run_dir() is not None:
+        if (rescue or memory) and worker.run_dir() is not None:
             self._memory = NodeMemory(self._lib, self._ranks, os.environ, rescue=rescue, copies=memory)
         self._owes = False  # a save of a state that was rescued, as soon as it has gone on
         self._every = every

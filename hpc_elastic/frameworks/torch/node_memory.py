@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -121,6 +121,25 @@ class RoundStart(NamedTuple):
     checkpoints: str
     file_step: int
     run_dir: str
+
+
+class FoundState(NamedTuple):
+    """A state in the memory of nodes that can be read.
+
+    Attributes:
+        state: the one.
+        source: its content.
+        began: the record that says so of the round.
+    """
+
+    state: Rescued | CopySet
+    source: MemorySource | CopySource
+    began: Began
+
+    @property
+    def step(self) -> int:
+        """Steps completed in it."""
+        return self.state.step
 
 
 class _Choice(NamedTuple):
@@ -350,8 +369,41 @@ class NodeMemory:
         Raises:
             InputError: it is of another model.
         """
+        offers, chosen = self._chosen(start)
+        for found in self._found(start, offers, chosen):
+            try:
+                TrainState(self._lib, state).load(found.source)
+            except UnfitCopyError as error:
+                logger.warning("%s; the newest checkpoint counts", error)
+                continue
+            self._begins(found, offers)
+            return found.step
+        self._begins_from_file(start, offers, chosen.began)
+        return None
+
+    def find(self, start: RoundStart) -> FoundState | None:
+        """Return the newest state in memory, for objects that are made later. None: a checkpoint counts.
+
+        All ranks choose the same one, and the choice is recorded; where it has to be read from copies of
+        parts, it may not fit yet.
+        """
+        offers, chosen = self._chosen(start)
+        found = next(self._found(start, offers, chosen), None)
+        if found is None:
+            self._begins_from_file(start, offers, chosen.began)
+        else:
+            self._begins(found, offers)
+        return found
+
+    def _chosen(self, start: RoundStart) -> tuple[list[NodeStates], _Choice]:
         offers: list[NodeStates] = self._ranks.all_told(self._offer())
         chosen: _Choice = self._ranks.told(_choice(offers, start) if self._ranks.rank == 0 else None)
+        return offers, chosen
+
+    def _found(
+        self, start: RoundStart, offers: Sequence[NodeStates], chosen: _Choice
+    ) -> Iterator[FoundState]:
+        """Yield the states that can be read, the best one first; each is recorded as the one begun from."""
         for one in chosen.states:
             source = self._opened(one, offers)
             began = chosen.began._replace(
@@ -359,19 +411,16 @@ class NodeMemory:
             )
             if one.round == chosen.before:
                 began = began._replace(recovered=(*began.recovered, one.round)[-_MOST_RECOVERED:])
-            if source is None or not self._is_recorded(start.checkpoints, began):
-                continue
-            try:
-                TrainState(self._lib, state).load(source)
-            except UnfitCopyError as error:
-                logger.warning("%s; the newest checkpoint counts", error)
-                continue
-            self._began(began, one, source, offers)
-            return one.step
-        is_recorded = self._is_recorded(start.checkpoints, chosen.began)
-        began = chosen.began if is_recorded else chosen.began._replace(token="")
+            if source is not None and self._is_recorded(start.checkpoints, began):
+                yield FoundState(one, source, began)
+
+    def _begins_from_file(self, start: RoundStart, offers: Sequence[NodeStates], began: Began) -> None:
+        if not self._is_recorded(start.checkpoints, began):
+            began = began._replace(token="")
         self._began(began, None, None, offers, start.file_step)
-        return None
+
+    def _begins(self, found: FoundState, offers: Sequence[NodeStates]) -> None:
+        self._began(found.began, found.state, found.source, offers)
 
     def _offer(self) -> NodeStates:
         if not self._folder:

@@ -104,12 +104,15 @@ class RankGroups:
         return values
 
 
-def rank_groups(lib: Torch, environ: Mapping[str, str], *, replicas: bool = False) -> RankGroups:
+def rank_groups(
+    lib: Torch, environ: Mapping[str, str], *, saves: bool = True, replicas: bool = False
+) -> RankGroups:
     """Make the process groups; all ranks make them.
 
     Args:
         lib: PyTorch's modules.
         environ: of this process.
+        saves: whether checkpoints are written in a thread of their own.
         replicas: whether copies are sent to other nodes.
 
     Raises:
@@ -119,7 +122,7 @@ def rank_groups(lib: Torch, environ: Mapping[str, str], *, replicas: bool = Fals
     # one rank reads its own values alone; a single process saves alone: no mistake, and no news each time
     warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
     if dist.is_available() and dist.is_initialized():
-        return RankGroups(dist, (_LOOP, _SAVES, _REPLICAS) if replicas else (_LOOP, _SAVES))
+        return RankGroups(dist, [_LOOP, *[_SAVES] * saves, *[_REPLICAS] * replicas])
     if environ.get("WORLD_SIZE", "1") != "1":
         raise InputError(
             f"there are {environ['WORLD_SIZE']} ranks, and no process group",

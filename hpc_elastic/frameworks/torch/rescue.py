@@ -38,7 +38,15 @@ from hpc_elastic.frameworks.torch.rescued import (
     remove_unfinished,
     remove_up_to,
 )
-from hpc_elastic.frameworks.torch.train_state import Entry, State, Torch, TrainState, leaves, pickled
+from hpc_elastic.frameworks.torch.train_state import (
+    Entry,
+    Replicated,
+    State,
+    Torch,
+    TrainState,
+    leaves,
+    pickled,
+)
 from hpc_elastic.ids import Env
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.worker.channel import Channel, ChannelError
@@ -54,6 +62,10 @@ SAYS = "hpc_elastic.frameworks.torch"  # before each line on stderr: it is no re
 
 class UnfitStateError(HpcElasticError):
     """A state cannot be rescued."""
+
+
+class ShardedStateError(UnfitStateError):
+    """No rank holds the whole state."""
 
 
 class Whole(NamedTuple):
@@ -125,7 +137,7 @@ class Layout:
             if not isinstance(value, self._lib.torch.Tensor):
                 continue
             if hasattr(value, "full_tensor"):
-                raise UnfitStateError(f"{name} is sharded: no rank holds the whole state")
+                raise ShardedStateError(f"{name} is sharded: no rank holds the whole state")
             devices.setdefault(value.device, name)
         for device, name in devices.items():
             if device.type not in {"cpu", "cuda"}:
@@ -189,12 +201,11 @@ class Layout:
         ]
 
     def _named(self, entry: Entry) -> dict[Any, str]:
-        """Return the names of an optimizer's parameters in its module."""
-        places = {
-            tensor.data_ptr(): name.removeprefix(self._module_of(entry))
-            for name, tensor in self._tensors.items()
-            if name.startswith(self._module_of(entry))
-        }
+        """Return the names of an optimizer's parameters in its module, the first ones as in PyTorch."""
+        places = dict[int, str]()
+        for name, tensor in self._tensors.items():
+            if name.startswith(self._module_of(entry)):
+                places.setdefault(tensor.data_ptr(), name.removeprefix(self._module_of(entry)))
         parameters = [parameter for group in entry.value.param_groups for parameter in group["params"]]
         if any(parameter.data_ptr() not in places for parameter in parameters):
             raise UnfitStateError(f"a parameter of the optimizer {entry.name!r} is not in its module's state")
@@ -206,9 +217,14 @@ class Layout:
         return next(f"{one.name}." for one in self._state.entries if one.value is module)
 
     def _is_alike(self, entry: Entry) -> bool:
-        """Tell whether the values of an object are the same on all ranks by its kind."""
+        """Tell by its kind whether the values of an object are the same on all ranks."""
         torch = self._lib.torch
-        kinds = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
+        kinds = (
+            torch.optim.Optimizer,
+            torch.optim.lr_scheduler.LRScheduler,
+            torch.amp.GradScaler,
+            Replicated,
+        )
         return isinstance(entry.value, kinds)
 
     def rest(self, state: TrainState) -> dict[str, Any]:
@@ -370,7 +386,8 @@ class Rescue:
 
     def _give_up(self, error: Exception) -> None:
         self.stop()
-        logger.info("the state is not kept when another rank fails: %s", error)
+        is_copied = isinstance(error, ShardedStateError)  # ahead of faults
+        tell_not_kept(str(error), is_news=self._place.rank == 0 and not is_copied)
 
     def _note(self, step: int, state: TrainState, layout: Layout) -> Whole:
         versions = layout.note()
@@ -393,8 +410,28 @@ class Rescue:
                     self._hooked[id(entry.value)] = entry.value
         return self._layout
 
-    def _begin(self, *_: object) -> None:
-        """Take note that an optimizer begins a step, after the state is kept if that is under way.
+    def _begin(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Take note that an optimizer begins a step: after its closure, which computes the gradients.
+
+        Returns:
+            New arguments of the step, or None.
+        """
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None or not steps_as_torch(optimizer):
+            self._leave()
+            return None
+
+        def compute() -> Any:
+            loss = closure()
+            self._leave()
+            return loss
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": compute}
+        return (args[0], compute, *args[2:]), kwargs
+
+    def _leave(self) -> None:
+        """Take note that tensors change from here on, after the state is kept if that is under way.
 
         The other ranks may still be there: then steps follow each other faster than a large state is written.
         """
@@ -493,8 +530,19 @@ class Rescue:
         return True
 
 
+def tell_not_kept(reason: str, *, is_news: bool) -> None:
+    """Tell that a fault costs the work since the newest checkpoint.
+
+    Args:
+        reason: for it.
+        is_news: the user is to see it.
+    """
+    level = logging.WARNING if is_news else logging.INFO
+    logger.log(level, "%s: the state is not kept when another rank fails: %s", SAYS, reason)
+
+
 def new_rescue(lib: Torch, ranks: RankGroups, environ: Mapping[str, str]) -> Rescue | None:
-    """Return the rescue of this rank; None without an agent or a process group.
+    """Return the rescue of this rank; None without an agent.
 
     Args:
         lib: PyTorch's modules.
@@ -502,7 +550,7 @@ def new_rescue(lib: Torch, ranks: RankGroups, environ: Mapping[str, str]) -> Res
         environ: of this process.
     """
     path, run_dir = environ.get(Env.CHANNEL), environ.get(Env.RUN_DIR)
-    if not path or not run_dir or ranks.group is None:
+    if not path or not run_dir:
         return None
     try:
         channel = Channel.open(path)
@@ -510,6 +558,14 @@ def new_rescue(lib: Torch, ranks: RankGroups, environ: Mapping[str, str]) -> Res
         return None  # `hpc_elastic.worker` tells of it
     place = Rescued(int(environ.get(Env.ROUND) or 0), 0, ranks.rank, ranks.size)
     return Rescue(lib, channel, place)
+
+
+def steps_as_torch(optimizer: Any) -> bool:
+    """Tell whether an optimizer has PyTorch's step.
+
+    That changes tensors nowhere else, and nothing before its closure has returned.
+    """
+    return getattr(type(optimizer).step, "__module__", "").startswith("torch.optim.")
 
 
 def _noted(value: Any) -> Any:

@@ -269,7 +269,8 @@ class MemorySource:
                 continue
             sent = self._content["tensors"][name] if self._content else torch.empty_like(there, device="cpu")
             sent = sent.contiguous()
-            self._ranks.distributed.broadcast(sent, src=self._holder, group=self._ranks.group)
+            if self._ranks.size > 1:
+                self._ranks.distributed.broadcast(sent, src=self._holder, group=self._ranks.group)
             with torch.no_grad():
                 loaded[name].copy_(sent)
 

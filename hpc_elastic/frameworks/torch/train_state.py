@@ -20,10 +20,14 @@ from hpc_elastic.named_tuple import NamedTuple
 WHERE = "hpc_elastic.frameworks.torch.Checkpoints"
 _OWN = "own."  # keys of values of one rank: its number follows
 _SHOWN = 3  # differences in an error
-_WRAPPED = {  # of Lightning Fabric
+_WRAPPED = {  # of PyTorch, Lightning Fabric and accelerate
+    "DistributedDataParallel": "module",  # PyTorch loads no module with two names in it
+    "OptimizedModule": "_orig_mod",  # the same
     "_FabricModule": "_forward_module",
     "_FabricOptimizer": "optimizer",
     "_FabricDataLoader": "_dataloader",
+    "AcceleratedOptimizer": "optimizer",
+    "AcceleratedScheduler": "scheduler",
 }
 _FIX = (
     "load it into the model, optimizers and dtypes that it was saved from, or begin a new run; "
@@ -79,6 +83,27 @@ class Resharded:
         self._wrapped.load_state_dict(state)
 
 
+class Replicated:
+    """An object whose state is the same on all ranks: that of any rank is loaded, also by another number.
+
+    So a fault may take away ranks with their nodes, and the states of others still hold it.
+
+    Args:
+        wrapped: has `state_dict` and `load_state_dict`.
+    """
+
+    def __init__(self, wrapped: Any) -> None:
+        self._wrapped = wrapped
+
+    def state_dict(self) -> Any:
+        """Return the object's state."""
+        return self._wrapped.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        """Give the object a state."""
+        self._wrapped.load_state_dict(state)
+
+
 class Source(Protocol):
     """A saved state; all ranks make the same calls."""
 
@@ -100,11 +125,11 @@ class Source(Protocol):
         """
 
 
-def _unwrapped(value: Any) -> Any:
-    """Return the object in a wrapper of Lightning Fabric, which has other names for tensors, or no state."""
+def unwrapped(value: Any) -> Any:
+    """Return the object in wrappers, which have other names for tensors, no hooks or no state."""
     names = (_WRAPPED[kind.__name__] for kind in type(value).__mro__ if kind.__name__ in _WRAPPED)
     name = next(names, None)
-    return value if name is None else getattr(value, name)
+    return value if name is None else unwrapped(getattr(value, name))
 
 
 class Entry(NamedTuple):
@@ -117,7 +142,7 @@ class Entry(NamedTuple):
     @property
     def value(self) -> Any:
         """The object, without a wrapper."""
-        return _unwrapped(self.owner[self.key])
+        return unwrapped(self.owner[self.key])
 
 
 class TrainState:
@@ -340,7 +365,7 @@ class TrainState:
         states = [own[entry.name] for own in owns]
         if isinstance(entry.value, Resharded):
             return entry.value.reshard(states)
-        if all(self._alike(states[0], state) for state in states[1:]):
+        if isinstance(entry.value, Replicated) or all(self._alike(states[0], state) for state in states[1:]):
             return states[0]
         raise InputError(
             f"{entry.name!r} was not the same on the {len(owns)} ranks that have saved the checkpoint "
@@ -441,7 +466,7 @@ def unpickled(lib: Torch, data: bytes) -> Any:
 
 
 def _has_state(value: Any) -> bool:
-    value = _unwrapped(value)
+    value = unwrapped(value)
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
