@@ -18,7 +18,7 @@ from hpc_elastic.account.spans import History
 from hpc_elastic.agent.rank_assignment import RoleInstanceInfo
 from hpc_elastic.errors import DamagedError, RendezvousStateError, StoreError
 from hpc_elastic.frameworks.torch import addresses
-from hpc_elastic.frameworks.torch.node_memory import Began
+from hpc_elastic.frameworks.torch.memory.node_memory import Began
 from hpc_elastic.meet import member_names
 from hpc_elastic.multiprocessing.errors import failure
 from hpc_elastic.multiprocessing.errors.summary import FailureRecord, failure_summary

@@ -94,7 +94,7 @@ def _gap(told: list[dict[str, Any]]) -> Facts:
 
 def cost(_: Path) -> Facts:
     """The time that a step takes longer while nothing fails, with 212 tensors."""
-    from hpc_elastic.frameworks.torch.rescue import Layout  # noqa: PLC0415 - only here
+    from hpc_elastic.frameworks.torch.memory.layout import Layout  # noqa: PLC0415 - only here
     from hpc_elastic.frameworks.torch.train_state import TrainState, load_torch  # noqa: PLC0415
 
     device = device_here()

@@ -21,12 +21,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from hpc_elastic.frameworks.torch import Checkpoints, Resharded
-from hpc_elastic.frameworks.torch.copies import Slot, found_copies
-from hpc_elastic.frameworks.torch.memory_copies import MemoryCopies
+from hpc_elastic.frameworks.torch.memory.copies import Slot, found_copies
+from hpc_elastic.frameworks.torch.memory.memory_copies import MemoryCopies
+from hpc_elastic.frameworks.torch.memory.replicas import Replicas
+from hpc_elastic.frameworks.torch.memory.rescue import Rescue
+from hpc_elastic.frameworks.torch.memory.rescued import PRIVATE
 from hpc_elastic.frameworks.torch.pace import SavePace
-from hpc_elastic.frameworks.torch.replicas import Replicas
-from hpc_elastic.frameworks.torch.rescue import Rescue
-from hpc_elastic.frameworks.torch.rescued import PRIVATE
 from hpc_elastic.testing.clock import FakeClock
 from hpc_elastic.testing.waiting import wait_until
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import UnfitFileError
-from hpc_elastic.frameworks.torch.copies import Copied, CopySet, Slot, complete_sets, found_copies
-from hpc_elastic.frameworks.torch.memory_copies import steps_between
-from hpc_elastic.frameworks.torch.node_memory import Began, fit, read_began
-from hpc_elastic.frameworks.torch.replicas import holders
-from hpc_elastic.frameworks.torch.rescued import OwnFile, Rescued, loaded, owns_in
+from hpc_elastic.frameworks.torch.memory.copies import Copied, CopySet, Slot, complete_sets, found_copies
+from hpc_elastic.frameworks.torch.memory.memory_copies import steps_between
+from hpc_elastic.frameworks.torch.memory.node_memory import Began, fit, read_began
+from hpc_elastic.frameworks.torch.memory.replicas import holders
+from hpc_elastic.frameworks.torch.memory.rescued import OwnFile, Rescued, loaded, owns_in
 from hpc_elastic.frameworks.torch.train_state import Torch, TrainState
 from hpc_elastic.ids import Env, copy_prefix
 from hpc_elastic.paths import RunPaths

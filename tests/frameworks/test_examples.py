@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.frameworks.torch.node_memory import RESCUED, read_began
+from hpc_elastic.frameworks.torch.memory.node_memory import RESCUED, read_began
 from hpc_elastic.record.journal import Decision
 from tests.frameworks import forked
 from tests.frameworks.local_runs import REPOSITORY, SAVE_EVERY, STEP_TIME_S, STEPS, LocalRun

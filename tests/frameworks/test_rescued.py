@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.frameworks.torch.node_memory import Began, fit, is_suspect, read_began, write_began
-from hpc_elastic.frameworks.torch.rescued import (
+from hpc_elastic.frameworks.torch.memory.node_memory import Began, fit, is_suspect, read_began, write_began
+from hpc_elastic.frameworks.torch.memory.rescued import (
     NoRoomError,
     OwnFile,
     Rescued,

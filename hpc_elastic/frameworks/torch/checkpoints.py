@@ -12,7 +12,7 @@ from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import HpcElasticError, InputError, StoreError
 from hpc_elastic.frameworks.saving import KEEP, Saves, check_positive
 from hpc_elastic.frameworks.torch.background import Background
-from hpc_elastic.frameworks.torch.node_memory import NodeMemory, RoundStart
+from hpc_elastic.frameworks.torch.memory.node_memory import NodeMemory, RoundStart
 from hpc_elastic.frameworks.torch.pace import SavePace
 from hpc_elastic.frameworks.torch.rank_groups import rank_groups
 from hpc_elastic.frameworks.torch.train_state import WHERE, FileSource, State, Torch, TrainState, load_torch

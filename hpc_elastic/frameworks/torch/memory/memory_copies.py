@@ -18,7 +18,7 @@ from contextlib import suppress
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.frameworks.torch.background import Background
-from hpc_elastic.frameworks.torch.copies import (
+from hpc_elastic.frameworks.torch.memory.copies import (
     Copied,
     Piece,
     Slot,
@@ -27,9 +27,9 @@ from hpc_elastic.frameworks.torch.copies import (
     laid_out,
     slot_name,
 )
+from hpc_elastic.frameworks.torch.memory.replicas import Replicas, taken
+from hpc_elastic.frameworks.torch.memory.rescued import check_room, one_at_a_time
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups
-from hpc_elastic.frameworks.torch.replicas import Replicas, taken
-from hpc_elastic.frameworks.torch.rescued import check_room, one_at_a_time
 from hpc_elastic.frameworks.torch.train_state import State, Torch, TrainState, pickled
 from hpc_elastic.named_tuple import NamedTuple
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from hpc_elastic.errors import DamagedError, HpcElasticError, InputError
-from hpc_elastic.frameworks.torch.copies import (
+from hpc_elastic.frameworks.torch.memory.copies import (
     TOKEN_BYTES,
     Content,
     Copied,
@@ -27,11 +27,11 @@ from hpc_elastic.frameworks.torch.copies import (
     found_copies,
     part_of,
 )
-from hpc_elastic.frameworks.torch.memory_copies import CopyStart, MemoryCopies
+from hpc_elastic.frameworks.torch.memory.memory_copies import CopyStart, MemoryCopies
+from hpc_elastic.frameworks.torch.memory.replicas import Replicas
+from hpc_elastic.frameworks.torch.memory.rescue import Rescue, new_rescue
+from hpc_elastic.frameworks.torch.memory.rescued import MemorySource, Rescued, found_in
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups
-from hpc_elastic.frameworks.torch.replicas import Replicas
-from hpc_elastic.frameworks.torch.rescue import Rescue, new_rescue
-from hpc_elastic.frameworks.torch.rescued import MemorySource, Rescued, found_in
 from hpc_elastic.frameworks.torch.train_state import WHERE, State, Torch, TrainState
 from hpc_elastic.ids import Env, copy_prefix
 from hpc_elastic.named_tuple import NamedTuple

@@ -15,9 +15,9 @@ from typing import Any
 
 from hpc_elastic.errors import DamagedError, HpcElasticError
 from hpc_elastic.frameworks.torch.background import Background
-from hpc_elastic.frameworks.torch.copies import TENSORS_AT, Slot, copied_as, head_at, slot_name
+from hpc_elastic.frameworks.torch.memory.copies import TENSORS_AT, Slot, copied_as, head_at, slot_name
+from hpc_elastic.frameworks.torch.memory.rescued import check_room, one_at_a_time
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups
-from hpc_elastic.frameworks.torch.rescued import check_room, one_at_a_time
 from hpc_elastic.frameworks.torch.train_state import Torch
 from hpc_elastic.record.memory_files import COPY_HEAD
 
