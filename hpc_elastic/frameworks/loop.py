@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from hpc_elastic import worker
 from hpc_elastic.errors import InputError
-from hpc_elastic.frameworks.saving import KEEP, Saves
+from hpc_elastic.frameworks.saving import KEEP, Saves, checked_total
 
 
 class ElasticLoop:
@@ -53,8 +53,9 @@ class ElasticLoop:
         """Yield the steps that are left of `total`, counted from 0; load before the first, save in between.
 
         Raises:
-            InputError: the newest checkpoint was marked without a path.
+            InputError: the newest checkpoint was marked without a path, or `total` is no whole number.
         """
+        total = checked_total(total)
         for step in range(self.resume(), total):
             yield step
             if self.done(step + 1):

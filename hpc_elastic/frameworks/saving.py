@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import operator
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from hpc_elastic import worker
 from hpc_elastic.errors import InputError
@@ -267,6 +269,20 @@ def _unlink(path: str) -> None:
         os.unlink(path)
     except OSError:
         pass  # it is only in the way
+
+
+def checked_total(total: Any) -> int:
+    """Return the steps of a run as a number.
+
+    Raises:
+        InputError: they are none.
+    """
+    try:
+        return operator.index(total)
+    except TypeError:
+        raise InputError(
+            f"the number of steps is {total!r}", where="hpc_elastic.frameworks", fix="give a whole number"
+        ) from None
 
 
 def check_positive(name: str, value: object, *, or_else: str | None = "None") -> None:

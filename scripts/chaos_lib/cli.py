@@ -14,6 +14,7 @@ from chaos_lib.faults import FAULTS
 from chaos_lib.one_run import Ground, Verdict, run_one
 from chaos_lib.own_cluster import NODES, SLURM_HELP, TRACKERS, cluster_in, directory, load_text, may_run
 from chaos_lib.page import put_into, shown
+from chaos_lib.processes import EXAMPLES
 from chaos_lib.summary import table, to_json, total
 from tests.real_slurm.cluster import REPOSITORY, Cluster
 
@@ -116,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--expedite", action="store_true", help="the site allows expedited requeues (Slurm 25.11 or later)"
     )
-    parser.add_argument("--example", choices=["plain", "digits_ddp", "fsdp_shards"], default="plain")
+    parser.add_argument("--example", choices=EXAMPLES, default="plain")
     parser.add_argument(
         "--preload", metavar="NAMES", help="the workers are forked warm, those of the undisturbed run are not"
     )

@@ -14,6 +14,8 @@ from typing import NamedTuple
 from devcluster_lib import state
 from devcluster_lib.layout import Layout
 
+EXAMPLES = ("plain", "digits_ddp", "fsdp_shards", "lightning_trainer", "huggingface_trainer")
+"""Those that workers may run."""
 _INTERPRETER = r"\S*python\S*"
 
 
@@ -25,7 +27,7 @@ class Role(Enum):
         r"(?:-m hpc_elastic run|-m torch\.distributed\.run|-S \S+ \S+/start\.bin run) "
     )
     GUARD = re.compile(r"(?!)")  # an agent's child that looks like it and outlives it for a moment
-    WORKER = re.compile(rf"{_INTERPRETER} (?:-u )?\S+/(?:plain|digits_ddp|stamps)\.py ")
+    WORKER = re.compile(rf"{_INTERPRETER} (?:-u )?\S+/(?:{'|'.join(EXAMPLES)}|stamps)\.py ")
     SRUN = re.compile(r"srun ")
     BATCH = re.compile(r"\S*sh \S+/slurm_script ")
     OTHER = re.compile(r"")

@@ -85,6 +85,14 @@ def test_a_value_that_cannot_be_is_refused(name: str, value: object) -> None:
         ElasticLoop(print, print, **wrong)
 
 
+def test_a_number_of_steps_that_is_none_is_refused(tmp_path: Path) -> None:
+    """Before anything is loaded: as a text of a configuration file."""
+    loop: Any = ElasticLoop(print, print, directory=tmp_path)
+    with pytest.raises(InputError, match="the number of steps is '5'") as refused:
+        next(loop.steps("5"))
+    assert "give a whole number" in str(refused.value)
+
+
 @pytest.mark.parametrize("name", ["file", "file/below"])
 def test_a_directory_that_cannot_be_is_refused_before_the_first_step(tmp_path: Path, name: str) -> None:
     """One error names it: hours later the first save would fail."""

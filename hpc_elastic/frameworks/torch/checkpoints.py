@@ -10,7 +10,7 @@ from typing import Any, Literal
 from hpc_elastic import worker
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import HpcElasticError, InputError, StoreError
-from hpc_elastic.frameworks.saving import KEEP, Saves, check_positive
+from hpc_elastic.frameworks.saving import KEEP, Saves, check_positive, checked_total
 from hpc_elastic.frameworks.torch.background import Background
 from hpc_elastic.frameworks.torch.memory.node_memory import NodeMemory, RoundStart
 from hpc_elastic.frameworks.torch.pace import SavePace
@@ -130,9 +130,10 @@ class Checkpoints:
         """Yield the steps that are left of `total`, counted from 0; load before the first, save in between.
 
         Raises:
-            InputError: as by `load`, or the directory cannot be written.
+            InputError: as by `load`, the directory cannot be written, or `total` is no whole number.
             StoreError: as by `save` and `wait`.
         """
+        total = checked_total(total)
         if not self._is_idle:
             self._saves.check()
         self._total = total if total < _ENDLESS else None
