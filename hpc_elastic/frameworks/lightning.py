@@ -178,7 +178,7 @@ class ElasticCallback:
 
     def _end_resume(self) -> None:
         if self._resume is not None:
-            self._resume.memory.stop()
+            self._resume.end()
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Name the time that is no training, so that it is not taken for a hang."""

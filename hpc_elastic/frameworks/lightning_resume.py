@@ -154,6 +154,11 @@ class LightningResume:
             self.memory.stop(reason)
         return checkpoint is not None
 
+    def end(self) -> None:
+        """Keep nothing from now on, and let go of the objects of the training."""
+        self.memory.stop()
+        self._state = {}
+
     def reached(self, step: int) -> None:
         """Take note that a step is complete."""
         if self.memory.is_able:

@@ -122,4 +122,4 @@ class ElasticTrainerCallback:
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """No state is kept after the training."""
         if self._resume is not None:
-            self._resume.memory.stop()
+            self._resume.end()

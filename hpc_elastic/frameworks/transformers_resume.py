@@ -173,6 +173,11 @@ class TransformersResume:
         self._state[_PLACE] = Replicated(TransformersPlace(trainer))
         self.memory.load(self._state)
 
+    def end(self) -> None:
+        """Keep nothing from now on, and let go of the objects of the training."""
+        self.memory.stop()
+        self._state = {}
+
     def reached(self, step: int) -> None:
         """Take note that a step is complete."""
         if self._state and self.memory.is_able:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import resource
 import signal
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -359,6 +361,17 @@ def rescue(steps: int, how: str = "asked", choices: dict[str, Any] | None = None
         wait_until(lambda: not own._channel.rescue_signal, "the state to be kept", timeout_s=60.0)
     kept = sorted(name for name in os.listdir(own.folder) if name.startswith("rescued"))
     return {"start": start, "loaded": loaded, "seen": training.seen(), "kept": kept}
+
+
+def let_go(steps: int) -> bool:
+    """Train to the end, and return whether the model is gone with the last name for it."""
+    training = Training()
+    checkpoints, model = Checkpoints(every=None), weakref.ref(training.net)
+    for step in checkpoints.steps(steps, training.state):
+        training.step(step)
+    del training
+    gc.collect()
+    return model() is None
 
 
 def _go_on_while_it_is_kept(

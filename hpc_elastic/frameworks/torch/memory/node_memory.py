@@ -357,7 +357,7 @@ class NodeMemory:
     def stop(self) -> None:
         """Keep nothing from now on."""
         if self.rescue is not None:
-            self.rescue.stop()
+            self.rescue.end()
         if self.copies is not None:
             self.copies.stop()
 

@@ -72,7 +72,7 @@ class Rescue:
         self._lock = threading.Lock()
         self._known: tuple[int, ...] = ()  # the objects that the layout is of
         self._layout: Layout | None = None
-        self._hooked: dict[int, Any] = {}  # optimizers by identity, which they keep as long as they are here
+        self._hooked: dict[int, tuple[Any, Any]] = {}  # optimizers by identity, with the handles of hooks
         self._marks = Marks[Whole]()
         self._has_stepped = False  # an optimizer has told of a step
         self._own = OwnFile(self.folder, place.round, place.rank)
@@ -133,8 +133,8 @@ class Rescue:
             self._layout, self._known = Layout(self._lib, state), known
             for entry in self._layout.optimizers:
                 if id(entry.value) not in self._hooked:
-                    entry.value.register_step_pre_hook(self._begin)
-                    self._hooked[id(entry.value)] = entry.value
+                    hook = entry.value.register_step_pre_hook(self._begin)
+                    self._hooked[id(entry.value)] = entry.value, hook
         return self._layout
 
     def _begin(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -182,6 +182,16 @@ class Rescue:
         """Keep nothing from now on: the loop was left, or the state is of no such kind."""
         self._is_over = True
         self._channel.rescue_signal = 0
+
+    def end(self) -> None:
+        """Keep nothing from now on, and let go of the objects of the training."""
+        with self._lock:  # of `keep`
+            self.stop()
+            for _, hook in self._hooked.values():
+                hook.remove()
+            self._hooked.clear()
+            self._layout, self._known = None, ()
+            self._marks.forget()
 
     def keep(self, wait_s: float = TORN_S) -> None:
         """Keep the state, once.
