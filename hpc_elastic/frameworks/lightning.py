@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_elastic import worker
 from hpc_elastic.errors import InputError
-from hpc_elastic.frameworks.bases import become
+from hpc_elastic.frameworks.bases import become, check_same_trainer, check_trainer
 from hpc_elastic.frameworks.saving import KEEP, Saves, latest
 
 if TYPE_CHECKING:
@@ -107,7 +107,11 @@ class ElasticCallback:
 
         From now on a rank keeps its state in its node's memory when another rank or its node fails. All ranks
         call it, right before `fit`. None at the first start.
+
+        Raises:
+            InputError: the Trainer does not have this callback.
         """
+        check_trainer(self, trainer, getattr(trainer, "callbacks", None))
         package = _package()
         if worker.run_dir() is not None and package is not None:
             from hpc_elastic.frameworks.lightning_resume import resume_of  # noqa: PLC0415 - loads PyTorch
@@ -120,8 +124,11 @@ class ElasticCallback:
         """Remember the handler of SIGTERM before Lightning catches it.
 
         Raises:
-            InputError: Lightning takes its ranks from Slurm, though an agent has started this process.
+            InputError: Lightning takes its ranks from Slurm, though an agent has started this process, or
+                another Trainer begins than the one that `newest` was given.
         """
+        if self._resume is not None and stage == "fit":
+            check_same_trainer(self, is_same=self._resume.is_of(trainer))
         if worker.attached():
             knows = getattr(trainer, "_accelerator_connector", trainer.strategy)
             _refuse_slurm(getattr(knows, "cluster_environment", None))
@@ -134,7 +141,7 @@ class ElasticCallback:
         asked before and wants the process to end.
 
         Raises:
-            InputError: the state in memory is of another model.
+            InputError: the state in memory is of another model, or `fit` was not given its path.
         """
         self._step = trainer.global_step
         self.stopped = False

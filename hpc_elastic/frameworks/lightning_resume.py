@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hpc_elastic.frameworks.saving import Saves
 
 _PLACE = "trainer"  # the name of the Trainer's place in a state
+_CALL = "trainer.fit(..., ckpt_path=elastic.newest(trainer))"
 _LARGE = {"StochasticWeightAveraging"}  # callbacks
 _HOOKS = ("on_save_checkpoint", "on_load_checkpoint")  # save and load more, which a state in memory lacks
 
@@ -125,6 +126,7 @@ class LightningResume:
     """
 
     def __init__(self, trainer: Any, memory: TrainerMemory, base: Any) -> None:
+        self._trainer = weakref.ref(trainer)
         self.memory, self._base = memory, base
         self._state: State = {}
         found = memory.find()
@@ -138,17 +140,21 @@ class LightningResume:
         """The path to resume from; None: the newest checkpoint counts."""
         return None if self._checkpoint is None else self._checkpoint.path
 
+    def is_of(self, trainer: Any) -> bool:
+        """Tell whether this is the Trainer, or no state is kept any more."""
+        return not self.memory.is_able or self._trainer() is trainer
+
     def begin(self, trainer: Any) -> bool:
         """Load the state, as all objects are there; return whether there is one in memory.
 
         Raises:
-            InputError: it is of another model.
+            InputError: it is of another model, or the Trainer begins at another step.
         """
         checkpoint, self._checkpoint = self._checkpoint, None
         if checkpoint is not None:
             checkpoint.end()
         self._state = _objects(trainer)
-        self.memory.load(self._state)
+        self.memory.load(self._state, trainer.global_step, _CALL)
         reason = content_reason(trainer, self._base)
         if reason:
             self.memory.stop(reason)

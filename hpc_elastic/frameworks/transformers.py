@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_elastic import worker
 from hpc_elastic.errors import InputError
-from hpc_elastic.frameworks.bases import become
+from hpc_elastic.frameworks.bases import become, check_same_trainer, check_trainer
 from hpc_elastic.frameworks.saving import Saves, latest
 
 if TYPE_CHECKING:
@@ -68,7 +68,11 @@ class ElasticTrainerCallback:
 
         From now on a rank keeps its state in its node's memory when another rank or its node fails. All ranks
         call it, right before `train`. None at the first start.
+
+        Raises:
+            InputError: the Trainer does not have this callback.
         """
+        check_trainer(self, trainer, getattr(getattr(trainer, "callback_handler", None), "callbacks", None))
         if worker.run_dir() is not None:
             from hpc_elastic.frameworks.transformers_resume import resume_of  # noqa: PLC0415 - loads PyTorch
 
@@ -80,12 +84,14 @@ class ElasticTrainerCallback:
         """A training begins, or goes on.
 
         Raises:
-            InputError: the state in memory is of another model.
+            InputError: the state in memory is of another model or Trainer, or `train` was not given its path.
         """
         self.stopped = False
         if self._resume is not None:
+            check_same_trainer(self, is_same=self._resume.is_of(state))
             self._owes = self._resume.path is not None and args.save_strategy != "no"
-            self._resume.begin(objects.get("model"), objects.get("optimizer"), objects.get("lr_scheduler"))
+            names = ("model", "optimizer", "lr_scheduler")
+            self._resume.begin(state.global_step, *(objects.get(name) for name in names))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """After each optimizer step: tell it, and ask the Trainer to save and stop if that is wanted."""

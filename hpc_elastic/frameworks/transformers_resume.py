@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hpc_elastic.frameworks.saving import Saves
 
 _PLACE = "trainer"  # the name of the Trainer's place in a state
+_CALL = "trainer.train(resume_from_checkpoint=elastic.newest(trainer))"
 
 _OWN_WAYS = (  # of the Trainer, to save and load; a subclass may save more, which a state in memory lacks
     "_save_checkpoint",
@@ -155,11 +156,22 @@ class TransformersResume:
         """The directory to resume from; None: the newest checkpoint counts."""
         return None if self._checkpoint is None else self._checkpoint.path
 
-    def begin(self, model: Any, optimizer: Any, scheduler: Any) -> None:
+    def is_of(self, state: Any) -> bool:
+        """Tell whether a state is that of the Trainer, or none is kept any more."""
+        trainer = self._trainer()
+        return not self.memory.is_able or (trainer is not None and trainer.state is state)
+
+    def begin(self, step: int, model: Any, optimizer: Any, scheduler: Any) -> None:
         """Load the state, as all objects are there.
 
+        Args:
+            step: at which the Trainer begins.
+            model: of the Trainer.
+            optimizer: of the Trainer.
+            scheduler: of the Trainer.
+
         Raises:
-            InputError: it is of another model.
+            InputError: it is of another model, or the Trainer begins at another step.
         """
         trainer = self._trainer()
         optimizer = unwrapped(optimizer)
@@ -171,7 +183,7 @@ class TransformersResume:
         if scaler is not None:
             self._state["scaler"] = scaler
         self._state[_PLACE] = Replicated(TransformersPlace(trainer))
-        self.memory.load(self._state)
+        self.memory.load(self._state, step, _CALL)
 
     def end(self) -> None:
         """Keep nothing from now on, and let go of the objects of the training."""

@@ -12,6 +12,8 @@ import pytest
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.frameworks import lightning
+from hpc_elastic.frameworks.bases import check_same_trainer, check_trainer
+from hpc_elastic.frameworks.torch.trainer_memory import TrainerMemory
 from hpc_elastic.frameworks.transformers import output_dir
 
 LIGHTNING_CATCHES_SIGTERM = """
@@ -101,6 +103,34 @@ def test_lightnings_own_requeue_is_refused() -> None:
             lightning._refuse_slurm(environment)
     lightning._refuse_slurm(None)
     lightning._refuse_slurm(Control())
+
+
+def test_a_trainer_without_the_callback_is_refused() -> None:
+    """It would train, but neither stop nor keep a state; so would one that was not given."""
+    callback = Control()
+    other = Control()
+    check_trainer(callback, other, [other, callback])
+    with pytest.raises(
+        InputError, match=r"^Control\.newest: Control is no Trainer\n  fix: give the Trainer that"
+    ):
+        check_trainer(callback, Control(), None)
+    with pytest.raises(
+        InputError, match=r"does not have this callback.*\n  fix: elastic = Control\(\.\.\.\)"
+    ):
+        check_trainer(callback, other, [other])
+    check_same_trainer(callback, is_same=True)
+    with pytest.raises(InputError, match="is not the one that was given"):
+        check_same_trainer(callback, is_same=False)
+
+
+def test_a_state_in_memory_is_not_loaded_into_a_training_that_begins_elsewhere() -> None:
+    """Its path was not given to the Trainer: the weights of one step would go on as those of another one."""
+    memory: Any = object.__new__(TrainerMemory)
+    memory._found = type("Found", (), {"step": 10})()
+    with pytest.raises(
+        InputError, match=r"begins at step 0, but newest\(\) .* step 10\n  fix: .*: t\.fit\(\)$"
+    ):
+        memory.load({}, 0, "t.fit()")
 
 
 @pytest.mark.torch

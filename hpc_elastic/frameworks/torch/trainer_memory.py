@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hpc_elastic import worker
+from hpc_elastic.errors import InputError
 from hpc_elastic.frameworks.torch.memory.node_memory import FoundState, NodeMemory, RoundStart
 from hpc_elastic.frameworks.torch.memory.rescue import tell_not_kept
 from hpc_elastic.frameworks.torch.memory.rescued import OwnFile, Rescued, owns_in
@@ -88,13 +89,25 @@ class TrainerMemory:
         is_same = isinstance(state, Rescued) and state.world_size == self._ranks.size
         return there.get(self._ranks.rank) if is_same else None
 
-    def load(self, state: State) -> None:
+    def load(self, state: State, step: int, call: str) -> None:
         """Give the objects the state that was found.
 
+        Args:
+            state: the objects.
+            step: at which the Trainer begins, as it has read its place.
+            call: how it is given the path of the state, for people.
+
         Raises:
-            InputError: it is of another model.
+            InputError: it is of another model, or the Trainer begins at another step.
         """
         if self._found is not None:
+            if step != self._found.step:
+                raise InputError(
+                    f"the training begins at step {step}, but newest() has returned the path of step "
+                    f"{self._found.step}",
+                    where="newest(trainer)",
+                    fix=f"give the training the path that newest() returns, and no other one: {call}",
+                )
             TrainState(self._lib, state).load(self._found.source)
             worker.resumed(self._found.step)
             self._found = None
