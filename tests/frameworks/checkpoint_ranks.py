@@ -387,11 +387,18 @@ def _go_on_while_it_is_kept(
 
     torch.save = save_late
     os.kill(os.getpid(), own._channel.rescue_signal)
-    while own._channel.rescue_signal:
+    while _any_rank(wants=bool(own._channel.rescue_signal)):  # a rank alone could make no step
         training.step(step)
         step += 1
         checkpoints.done(step, training.state)
     torch.save = save
+
+
+def _any_rank(*, wants: bool) -> bool:
+    """Tell whether a rank wants something; all ranks call it."""
+    told = torch.tensor(int(wants))
+    dist.all_reduce(told)
+    return bool(told)
 
 
 def die_in_a_rescue(steps: int, signs: str) -> list[str]:
