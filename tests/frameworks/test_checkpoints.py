@@ -351,6 +351,30 @@ def test_a_wrong_state_is_refused_before_the_first_step(
     assert f"fix: {fix}" in str(caught.value)
 
 
+def test_an_object_with_another_name_than_in_the_checkpoint_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would begin anew without a word; an optimizer without tensors shows in no other way."""
+    torch = pytest.importorskip("torch")
+    from hpc_elastic.frameworks.torch import Checkpoints, Replicated, Resharded  # noqa: PLC0415 - needs torch
+
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    kept = {"model": model, "optimizer": optimizer}
+    list(Checkpoints(tmp_path, every=1).steps(1, {**kept, "schedule": schedule}))
+    with pytest.raises(
+        InputError, match=r"other optimizers than .*: it has no 'o', the state has no 'optimizer'"
+    ):
+        next(Checkpoints(tmp_path).steps(2, {"model": model, "o": optimizer, "schedule": schedule}))
+    assert "it has no" not in caplog.text
+    next(Checkpoints(tmp_path).steps(2, {**kept, "lr": schedule}))
+    assert "it has no 'lr', the state has no 'schedule'" in caplog.text
+    for wrapper, value in ((Replicated, 3), (lambda one: Resharded(one, sum), Path)):
+        with pytest.raises(InputError, match=r"(3|the class Path) is no object with state_dict and"):
+            wrapper(value)
+
+
 def test_copies_on_other_nodes_need_copies() -> None:
     """The error names the argument that is in the way."""
     from hpc_elastic.frameworks.torch import Checkpoints  # noqa: PLC0415 - needs torch

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import importlib
 import io
+import logging
+import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.named_tuple import NamedTuple
+
+logger = logging.getLogger(__name__)
 
 WHERE = "hpc_elastic.frameworks.torch.Checkpoints"
 _OWN = "own."  # keys of values of one rank: its number follows
@@ -68,10 +72,13 @@ class Resharded:
     Args:
         wrapped: has `state_dict` and `load_state_dict`.
         reshard: called with the states of all ranks that have saved; returns this rank's state.
+
+    Raises:
+        InputError: `wrapped` has no state.
     """
 
     def __init__(self, wrapped: Any, reshard: Callable[[Sequence[Any]], Any]) -> None:
-        self._wrapped = wrapped
+        self._wrapped = _stateful(wrapped, "Resharded")
         self.reshard = reshard
 
     def state_dict(self) -> Any:
@@ -90,10 +97,13 @@ class Replicated:
 
     Args:
         wrapped: has `state_dict` and `load_state_dict`.
+
+    Raises:
+        InputError: it has no state.
     """
 
     def __init__(self, wrapped: Any) -> None:
-        self._wrapped = wrapped
+        self._wrapped = _stateful(wrapped, "Replicated")
 
     def state_dict(self) -> Any:
         """Return the object's state."""
@@ -297,6 +307,7 @@ class TrainState:
             found = {leaf.name: leaf for name, tree in trees.items() for leaf in leaves(tree, name)}
             self._compare(source.name, found, stored)
             own = self._own(source)
+            self._compare_values(source.name, own)
             loaded = {name: leaf.value for name, leaf in found.items()}
             source.fill(loaded)
         except InputError:
@@ -342,6 +353,30 @@ class TrainState:
                 f"{'; '.join(wrong[:_SHOWN])}{'; ...' if len(wrong) > _SHOWN else ''}",
                 where=WHERE,
                 fix=_FIX,
+            )
+
+    def _compare_values(self, path: str, own: Mapping[str, Any]) -> None:
+        """Refuse an optimizer that is not in the checkpoint, and tell of other objects that are not.
+
+        Raises:
+            InputError: an optimizer is not in it; without tensors of its own no other difference shows.
+        """
+        tensors = (self._lib.torch.nn.Module, self._lib.torch.Tensor)
+        absent = [one for one in self._entries if not isinstance(one.value, tensors) and one.name not in own]
+        more = sorted(own.keys() - {entry.name for entry in self._entries})
+        told = [f"it has no {entry.name!r}" for entry in absent]
+        told += [f"the state has no {name!r}" for name in more]
+        if any(map(self._is_optimizer, absent)):
+            raise InputError(
+                f"the state has other optimizers than the checkpoint {path}: {', '.join(told)}",
+                where=WHERE,
+                fix=f"give each object the name that it had, or {_FIX}",
+            )
+        if told and os.environ.get("RANK", "0") == "0":
+            logger.warning(
+                "%s: the state has other objects than the checkpoint %s: %s\n"
+                "  an object that is not in the checkpoint begins anew",
+                *(WHERE, path, ", ".join(told)),
             )
 
     def _own(self, source: Source) -> dict[str, Any]:
@@ -463,6 +498,22 @@ def pickled(lib: Torch, value: Any) -> bytes:
 def unpickled(lib: Torch, data: bytes) -> Any:
     """Return the values in bytes, their tensors on the CPU."""
     return lib.torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
+
+
+def _stateful(value: Any, wrapper: str) -> Any:
+    """Return an object that has a state.
+
+    Raises:
+        InputError: it has none.
+    """
+    if isinstance(value, type) or not _has_state(value):
+        shown = f"the class {value.__name__}" if isinstance(value, type) else f"{value!r:.60}"
+        raise InputError(
+            f"{shown} is no object with state_dict and load_state_dict",
+            where=f"hpc_elastic.frameworks.torch.{wrapper}",
+            fix=f"a value needs no {wrapper} if it is the same on all ranks: give it as it is",
+        )
+    return value
 
 
 def _has_state(value: Any) -> bool:
