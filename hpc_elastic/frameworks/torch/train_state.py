@@ -9,6 +9,7 @@ it was alike on all ranks, or if `Resharded` tells how.
 from __future__ import annotations
 
 import importlib
+import inspect
 import io
 import logging
 import os
@@ -201,13 +202,19 @@ class TrainState:
         """Refuse a state that no save takes, or of which a resume would not load all.
 
         Raises:
-            InputError: an optimizer is without its module, a list has live objects in it, or pickle cannot
-                save a value.
+            InputError: an optimizer is without its module, or has no step without a closure; a list has live
+                objects in it, or pickle cannot save a value.
         """
         values: dict[str, Any] = {}
         for entry in self._entries:
             if self._is_optimizer(entry):
                 self.model_of(entry)
+                if needs_closure(entry.value):
+                    raise InputError(
+                        f"PyTorch cannot load the state of {type(entry.value).__name__}",
+                        where=WHERE,
+                        fix=f"leave out {entry.name!r}, which then begins anew at each start",
+                    )
             elif isinstance(entry.value, list | tuple) and any(map(_has_state, entry.value)):
                 # pickle would load copies of them, which the training does not use
                 raise InputError(
@@ -519,6 +526,12 @@ def _stateful(value: Any, wrapper: str) -> Any:
 def _has_state(value: Any) -> bool:
     value = unwrapped(value)
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+def needs_closure(optimizer: Any) -> bool:
+    """Tell whether an optimizer has no step without a closure; by one PyTorch makes a state to load into."""
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is closure.empty
 
 
 def leaves(tree: dict[str, Any], name: str) -> Iterator[Entry]:

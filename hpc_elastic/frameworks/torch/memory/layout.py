@@ -15,7 +15,14 @@ from typing import Any
 
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.frameworks.torch.memory.marks import DeviceMark, HostMark
-from hpc_elastic.frameworks.torch.train_state import Entry, Replicated, Torch, TrainState, leaves
+from hpc_elastic.frameworks.torch.train_state import (
+    Entry,
+    Replicated,
+    Torch,
+    TrainState,
+    leaves,
+    needs_closure,
+)
 from hpc_elastic.named_tuple import NamedTuple
 
 _SMALL = 1 << 16  # bytes of a tensor that is copied after each step
@@ -63,6 +70,9 @@ class Layout:
         self._lib = lib
         self._state = state
         self.optimizers = [one for one in state.entries if isinstance(one.value, lib.torch.optim.Optimizer)]
+        for one in self.optimizers:
+            if needs_closure(one.value):
+                raise UnfitStateError(f"PyTorch cannot load the state of {type(one.value).__name__}")
         found, own = state.parts()
         self._tensors = {name: value for name, value in found.items() if self._is_outside_optimizers(name)}
         self.device = self._device_of(found)

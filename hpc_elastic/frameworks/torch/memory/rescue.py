@@ -70,7 +70,7 @@ class Rescue:
         self.folder = os.path.dirname(channel.path)
         self._clock = SystemClock()
         self._lock = threading.Lock()
-        self._known: tuple[int, ...] = ()  # the objects that the layout is of
+        self._known: tuple[int, ...] = ()  # objects and sizes of groups that the layout is of
         self._layout: Layout | None = None
         self._hooked: dict[int, tuple[Any, Any]] = {}  # optimizers by identity, with the handles of hooks
         self._marks = Marks[Whole]()
@@ -127,7 +127,12 @@ class Rescue:
     def _layout_of(self, state: TrainState) -> Layout:
         torch = self._lib.torch
         kinds = torch.nn.Module | torch.optim.Optimizer | torch.Tensor
-        known = tuple(id(one.value) for one in state.entries if isinstance(one.value, kinds))
+        objects = [one.value for one in state.entries if isinstance(one.value, kinds)]
+        groups = [one.param_groups for one in objects if isinstance(one, torch.optim.Optimizer)]
+        sizes = [
+            len(group["params"]) for found in groups for group in found
+        ]  # they grow as layers are unfrozen
+        known = (*map(id, objects), *sizes)
         if self._layout is None or known != self._known:
             self._marks.forget()
             self._layout, self._known = Layout(self._lib, state), known
