@@ -25,12 +25,11 @@ class ResumableLoader(DataLoader):
 
     def __iter__(self) -> Iterator[list[torch.Tensor]]:
         """Yield the batches of the epoch that are left."""
-        skip, self.done = self.done, 0
+        skip, self.done = self.done % len(self), 0  # the epoch before may be complete
         for batch in super().__iter__():
             self.done += 1
             if self.done > skip:
                 yield batch
-        self.done = 0
 
     def state_dict(self) -> dict[str, int]:
         """Lightning puts this into each checkpoint."""
