@@ -9,6 +9,7 @@ checkpoints.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.frameworks.torch.memory.rescue import steps_as_torch
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 _PLACE = "trainer"  # the name of the Trainer's place in a state
 _CALL = "trainer.fit(..., ckpt_path=elastic.newest(trainer))"
-_LARGE = {"StochasticWeightAveraging"}  # callbacks
+_LARGE = {"StochasticWeightAveraging"}  # callbacks whose state grows
+_MOST = 1 << 22  # bytes of the tensors in a callback's state, which is copied after each step
 _HOOKS = ("on_save_checkpoint", "on_load_checkpoint")  # save and load more, which a state in memory lacks
 
 
@@ -45,13 +47,27 @@ def content_reason(trainer: Any, base: Any) -> str:
     owners += [(one, base.Callback) for one in trainer.callbacks]
     owners += [(trainer.datamodule, base.LightningDataModule)] * (trainer.datamodule is not None)
     for one, kind in owners:
-        if type(one).__name__ in _LARGE:
-            return f"{type(one).__name__} has a state as large as the model"
+        if type(one).__name__ in _LARGE or (one in trainer.callbacks and _size(one.state_dict()) > _MOST):
+            return f"{type(one).__name__} has a large state"
         for name in _HOOKS:
             if getattr(type(one), name, None) is not getattr(kind, name, None):
                 return f"{type(one).__name__} has an {name} of its own"
     others = [one for one in trainer.optimizers if not steps_as_torch(one)]
     return f"{type(others[0]).__name__} may not step as PyTorch's optimizers" if others else ""
+
+
+def _size(value: Any) -> int:
+    """Return the size of the tensors in dicts and lists [bytes]."""
+    if isinstance(value, dict | list | tuple):
+        return sum(map(_size, value.values() if isinstance(value, dict) else value))
+    return int(value.nbytes) if hasattr(value, "untyped_storage") else 0
+
+
+def _rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a dict, list or tuple of changed values."""
+    if isinstance(value, dict):
+        return {key: change(one) for key, one in value.items()}
+    return type(value)(map(change, value))
 
 
 class LightningPlace:
@@ -63,6 +79,7 @@ class LightningPlace:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = weakref.ref(trainer)
+        self._copies: dict[int, tuple[Any, int, Any]] = {}  # by identity: tensor, version and copy
 
     def state_dict(self) -> dict[str, Any]:
         """Return the part of the Trainer's checkpoint that is neither weights nor of optimizers."""
@@ -75,10 +92,29 @@ class LightningPlace:
             "epoch": trainer.current_epoch,
             "global_step": trainer.global_step,
             "loops": {name: getattr(trainer, name).state_dict() for name in loops},
-            "callbacks": {key: state for key, state in states if state},
+            "callbacks": self._on_cpu({key: state for key, state in states if state}),
         }
         if trainer.datamodule is not None:
             found[type(trainer.datamodule).__qualname__] = trainer.datamodule.state_dict()
+        return found
+
+    def _on_cpu(self, states: dict[str, Any]) -> dict[str, Any]:
+        """Return states with their tensors on the CPU; a tensor is copied once, as that waits for the GPU."""
+        before, self._copies = self._copies, {}
+
+        def copied(value: Any) -> Any:
+            if type(value) in {dict, list, tuple}:
+                return _rebuilt(value, copied)
+            if not hasattr(value, "untyped_storage") or value.device.type == "cpu":
+                return value
+            version = value._version  # noqa: SLF001 - PyTorch's, for this
+            known = before.get(id(value))
+            if known is None or known[1] != version:
+                known = value, version, value.detach().cpu()
+            self._copies[id(value)] = known
+            return known[2]
+
+        found: dict[str, Any] = copied(states)
         return found
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -119,11 +119,11 @@ class ElasticTrainerCallback:
         """Mark this rank's part of the Trainer's checkpoint."""
         path = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
         self._saves.mark(state.global_step, path)
-        if self._resume is not None:
-            self._resume.memory.saved(state.global_step)
         if self._critical is not None:
             self._critical.end()
             self._critical = None
+        if self._resume is not None:
+            self._resume.memory.saved(state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """No state is kept after the training."""

@@ -43,7 +43,9 @@ def unfit_reason(trainer: Any) -> str:
     for name in _OWN_WAYS:
         if getattr(type(trainer), name, None) is not getattr(base, name, None) or not hasattr(base, name):
             return f"{type(trainer).__name__} has a {name} of its own"
-    return ""
+    return (
+        "auto_find_batch_size may begin again with other batches" if trainer.args.auto_find_batch_size else ""
+    )
 
 
 class TransformersPlace:
@@ -174,26 +176,31 @@ class TransformersResume:
             InputError: it is of another model, or the Trainer begins at another step.
         """
         trainer = self._trainer()
-        optimizer = unwrapped(optimizer)
-        if trainer is None or not steps_as_torch(optimizer):
-            self.memory.stop(f"{type(optimizer).__name__} may not step as PyTorch's optimizers")
+        if trainer is None:
             return
+        optimizer = unwrapped(optimizer)
         self._state = {"model": model, "optimizer": optimizer, "lr_scheduler": Replicated(scheduler)}
         scaler = getattr(trainer.accelerator, "scaler", None)
         if scaler is not None:
-            self._state["scaler"] = scaler
+            self._state["scaler"] = Replicated(scaler)
         self._state[_PLACE] = Replicated(TransformersPlace(trainer))
         self.memory.load(self._state, step, _CALL)
+        if not steps_as_torch(optimizer):
+            self.memory.stop(f"{type(optimizer).__name__} may not step as PyTorch's optimizers")
 
     def end(self) -> None:
         """Keep nothing from now on, and let go of the objects of the training."""
         self.memory.stop()
         self._state = {}
+        self._resumed()
 
     def reached(self, step: int) -> None:
         """Take note that a step is complete."""
-        if self._state and self.memory.is_able:
+        if self.memory.is_able:
             self.memory.reached(step, self._state, random_states())
+        self._resumed()
+
+    def _resumed(self) -> None:
         if self._checkpoint is not None:
             self._checkpoint.end()
             self._checkpoint = None

@@ -330,8 +330,9 @@ def rescue(steps: int, how: str = "asked", choices: dict[str, Any] | None = None
 
     Args:
         steps: to make.
-        how: ``asked`` by the agent, or while the training ``goes on``; ``in a step`` of the optimizer, ``in
-            its closure`` or ``after its closure``; with weights that are ``not finite``, or with ``no room``.
+        how: ``asked`` by the agent, or while the training ``goes on``; with an optimizer that has ``grown``;
+            ``in a step`` of the optimizer, ``in its closure`` or ``after its closure``; with weights that are
+            ``not finite``, or with ``no room``.
         choices: of the training.
     """
     training, begun = Training(**(choices or {})), threading.Event()
@@ -343,6 +344,11 @@ def rescue(steps: int, how: str = "asked", choices: dict[str, Any] | None = None
         training.step(step)
         checkpoints.done(step + 1, training.state)
     own = rescue_of(checkpoints)
+    if how == "grown":
+        training.net.more = nn.Linear(2, 2)
+        training.optimizer.add_param_group({"params": training.net.more.parameters()})
+        training.step(start + steps)
+        checkpoints.done(start + steps + 1, training.state)
     if how in KEPT_IN_A_STEP:
         KEPT_IN_A_STEP[how](training.optimizer, lambda *_: own.keep(0.0))
     elif how == "not finite":

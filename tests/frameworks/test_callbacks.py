@@ -50,8 +50,14 @@ class Averages(L.Callback):
 def reasons():
     return [unfit_reason(trainer.strategy) or "-", content_reason(trainer, L.pytorch) or "-"]
 found = reasons()
-trainer.callbacks.append(Averages())
-found += reasons()[1:]
+class Large(L.Callback):
+    def state_dict(self):
+        import torch
+        return {"means": [torch.zeros(1 << 21)]}
+for kind in (Averages, Large):
+    trainer.callbacks.append(kind())
+    found += reasons()[1:]
+    trainer.callbacks.pop()
 found.append(unfit_reason(type("DeepSpeedStrategy", (), {})()))
 print("\\n".join(found).replace(" ", "_"))
 from lightning.pytorch.plugins.environments import SLURMEnvironment
@@ -148,11 +154,11 @@ def test_sigterm_is_not_lightnings() -> None:
     )
     assert 0 == done.returncode, done.stderr
     asked = done.stdout.split()
-    assert ["caught", "default", "InputError"] == [*asked[:2], *asked[6:]]
+    assert ["caught", "default", "InputError"] == [*asked[:2], *asked[7:]]
     assert [
-        *("-", "-", "Averages_has_an_on_save_checkpoint_of_its_own"),
+        *("-", "-", "Averages_has_an_on_save_checkpoint_of_its_own", "Large_has_a_large_state"),
         "DeepSpeedStrategy_is_not_known_to_leave_a_whole_state_on_each_rank",
-    ] == asked[2:6], "the reasons for which states are in files alone"
+    ] == asked[2:7], "the reasons for which states are in files alone"
 
 
 class Control:
@@ -172,6 +178,9 @@ def test_states_that_a_trainer_cannot_keep_whole_are_in_files_alone() -> None:
     usual, other = (type(name, (transformers.Trainer,), more) for name, more in (("A", {}), ("B", own)))
     trainer: Any = object.__new__(usual)
     trainer.is_deepspeed_enabled = trainer.is_fsdp_enabled = False
+    trainer.args = transformers.TrainingArguments(auto_find_batch_size=True, use_cpu=True)
+    assert "auto_find_batch_size may begin again with other batches" == unfit_reason(trainer)
+    trainer.args.auto_find_batch_size = False
     assert not unfit_reason(trainer)
     trainer.is_fsdp_enabled = True
     assert "DeepSpeed and FSDP cut it into parts" == unfit_reason(trainer)
