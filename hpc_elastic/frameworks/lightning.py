@@ -109,9 +109,10 @@ class ElasticCallback:
         call it, right before `fit`. None at the first start.
 
         Raises:
-            InputError: the Trainer does not have this callback.
+            InputError: the Trainer does not have this callback, or takes its ranks from Slurm.
         """
         check_trainer(self, trainer, getattr(trainer, "callbacks", None))
+        _refuse_slurm_of(trainer)  # before it waits for the ranks of tasks that are not there
         package = _package()
         if worker.run_dir() is not None and package is not None:
             from hpc_elastic.frameworks.lightning_resume import resume_of  # noqa: PLC0415 - loads PyTorch
@@ -129,9 +130,7 @@ class ElasticCallback:
         """
         if self._resume is not None and stage == "fit":
             check_same_trainer(self, is_same=self._resume.is_of(trainer))
-        if worker.attached():
-            knows = getattr(trainer, "_accelerator_connector", trainer.strategy)
-            _refuse_slurm(getattr(knows, "cluster_environment", None))
+        _refuse_slurm_of(trainer)
         self._on_sigterm = signal.getsignal(signal.SIGTERM)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -197,6 +196,12 @@ class ElasticCallback:
         if self._validation is not None:
             self._validation.__exit__(None, None, None)
             self._validation = None
+
+
+def _refuse_slurm_of(trainer: Any) -> None:
+    if worker.attached():
+        knows = getattr(trainer, "_accelerator_connector", trainer.strategy)
+        _refuse_slurm(getattr(knows, "cluster_environment", None))
 
 
 def _refuse_slurm(environment: object) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _PLACE = "trainer"  # the name of the Trainer's place in a state
 _CALL = "trainer.train(resume_from_checkpoint=elastic.newest(trainer))"
 
+_CUT = ("is_deepspeed_enabled", "is_fsdp_enabled", "is_distributed_loading_by_transformers")
 _OWN_WAYS = (  # of the Trainer, to save and load; a subclass may save more, which a state in memory lacks
     "_save_checkpoint",
     "_save_optimizer_and_scheduler",
@@ -37,8 +38,8 @@ _OWN_WAYS = (  # of the Trainer, to save and load; a subclass may save more, whi
 
 def unfit_reason(trainer: Any) -> str:
     """Return the reason for which no rank of a Trainer can keep its state alone; empty: there is none."""
-    if getattr(trainer, "is_deepspeed_enabled", False) or getattr(trainer, "is_fsdp_enabled", False):
-        return "DeepSpeed and FSDP cut it into parts"
+    if any(getattr(trainer, name, False) for name in _CUT):
+        return "DeepSpeed, FSDP and tensor parallelism cut it into parts"
     base = importlib.import_module("transformers").Trainer
     for name in _OWN_WAYS:
         if getattr(type(trainer), name, None) is not getattr(base, name, None) or not hasattr(base, name):
