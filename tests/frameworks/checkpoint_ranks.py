@@ -332,7 +332,7 @@ def rescue(steps: int, how: str = "asked", choices: dict[str, Any] | None = None
         steps: to make.
         how: ``asked`` by the agent, or while the training ``goes on``; with an optimizer that has ``grown``;
             ``in a step`` of the optimizer, ``in its closure`` or ``after its closure``; with weights that are
-            ``not finite``, or with ``no room``.
+            ``not finite``, or with ``no room``; in a program that has begun ``another training``.
         choices: of the training.
     """
     training, begun = Training(**(choices or {})), threading.Event()
@@ -344,11 +344,7 @@ def rescue(steps: int, how: str = "asked", choices: dict[str, Any] | None = None
         training.step(step)
         checkpoints.done(step + 1, training.state)
     own = rescue_of(checkpoints)
-    if how == "grown":
-        training.net.more = nn.Linear(2, 2)
-        training.optimizer.add_param_group({"params": training.net.more.parameters()})
-        training.step(start + steps)
-        checkpoints.done(start + steps + 1, training.state)
+    _go_on_otherwise(how, training, checkpoints, start + steps)
     if how in KEPT_IN_A_STEP:
         KEPT_IN_A_STEP[how](training.optimizer, lambda *_: own.keep(0.0))
     elif how == "not finite":
@@ -365,8 +361,20 @@ def rescue(steps: int, how: str = "asked", choices: dict[str, Any] | None = None
     elif steps:
         os.kill(os.getpid(), own._channel.rescue_signal)
         wait_until(lambda: not own._channel.rescue_signal, "the state to be kept", timeout_s=60.0)
+    own._at_end()
     kept = sorted(name for name in os.listdir(own.folder) if name.startswith("rescued"))
     return {"start": start, "loaded": loaded, "seen": training.seen(), "kept": kept}
+
+
+def _go_on_otherwise(how: str, training: Training, checkpoints: Checkpoints, step: int) -> None:
+    """Make a step with more parameters, or begin another training."""
+    if how == "grown":
+        training.net.more = nn.Linear(2, 2)
+        training.optimizer.add_param_group({"params": training.net.more.parameters()})
+        training.step(step)
+        checkpoints.done(step + 1, training.state)
+    elif how == "another training":
+        Checkpoints(every=None)
 
 
 def let_go(steps: int) -> bool:

@@ -116,9 +116,14 @@ def test_a_state_is_kept_while_a_closure_computes_a_step(ranks: RankServer, node
     assert 1 == len(rescued(ranks, node, 1, 2, how)[0]["kept"])
 
 
-@pytest.mark.parametrize("how", ["in a step", "after its closure", "not finite", "no room"])
+@pytest.mark.parametrize(
+    "how", ["in a step", "after its closure", "not finite", "no room", "another training"]
+)
 def test_a_state_that_is_no_good_is_not_kept(ranks: RankServer, node: Node, how: str) -> None:
-    """Torn, not finite, or larger than a file may be: the next start begins from the checkpoint."""
+    """Torn, not finite, larger than a file may be, or of a training that was given up for another one.
+
+    The next start begins from the checkpoint.
+    """
     assert [[], []] == [value["kept"] for value in rescued(ranks, node, 2, 2, how)]
     assert not list(node.memory.glob("*.part"))
     assert [0, 0] == [value["start"] for value in rescued(ranks, node, 2, 0)]

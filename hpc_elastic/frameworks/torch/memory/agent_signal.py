@@ -57,3 +57,9 @@ def heed(act: Callable[[], None]) -> bool:
         target=asks.listen, args=(reader, writer), name="hpc_elastic rescue", daemon=True
     ).start()
     return True
+
+
+def is_replaced(act: Callable[[], None]) -> bool:
+    """Tell whether the agent's signal has another function called by now."""
+    handler = signal.getsignal(ASKED_BY)
+    return isinstance(handler, AgentAsks) and handler.act != act

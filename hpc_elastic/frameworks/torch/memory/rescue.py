@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.frameworks.torch.memory.agent_signal import ASKED_BY, heed
+from hpc_elastic.frameworks.torch.memory.agent_signal import ASKED_BY, heed, is_replaced
 from hpc_elastic.frameworks.torch.memory.layout import (
     Layout,
     ShardedStateError,
@@ -222,7 +222,12 @@ class Rescue:
             self.stop()
 
     def _at_end(self) -> None:
-        """Keep the state of a program that has failed; one that has come to its end has no process group."""
+        """Keep the state of a program that has failed; one that has come to its end has no process group.
+
+        That of a training which the program has given up for another one is not kept.
+        """
+        if is_replaced(self.keep):
+            return
         if self._lib.distributed.is_initialized() and os.getpid() == self._pid:
             is_behind = self._layout is not None and self._layout.device is not None
             self.keep(TORN_S if is_behind else 0.0)
