@@ -93,6 +93,11 @@ class ElasticTrainerCallback:
             names = ("model", "optimizer", "lr_scheduler")
             self._resume.begin(state.global_step, *(objects.get(name) for name in names))
 
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Take note of the random states before the optimizer's step."""
+        if self._resume is not None:
+            self._resume.stepping(state.global_step + 1)
+
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """After each optimizer step: tell it, and ask the Trainer to save and stop if that is wanted."""
         if self._resume is not None:

@@ -195,10 +195,19 @@ class TransformersResume:
         self._state = {}
         self._resumed()
 
+    def stepping(self, step: int) -> None:
+        """Take note of the random states after a step, as the optimizer begins it.
+
+        A rank that is killed from here on may leave another one that has completed the step.
+        """
+        if self.memory.is_able:
+            self.memory.note_own(step, random_states())
+
     def reached(self, step: int) -> None:
         """Take note that a step is complete."""
         if self.memory.is_able:
-            self.memory.reached(step, self._state, random_states())
+            self.memory.reached(step, self._state)
+            self.memory.note_own(step, random_states())
         self._resumed()
 
     def _resumed(self) -> None:

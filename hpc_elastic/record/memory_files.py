@@ -13,7 +13,7 @@ from typing import Final
 from hpc_elastic.ids import COPY
 
 RESCUED: Final = re.compile(r"rescued-(\d+)-(\d+)-(\d+)-(\d+)-([01])")  # round, step, rank, ranks, alike
-OWN: Final = re.compile(r"own-(\d+)-(\d+)-[01]")  # round, rank; the values of one rank
+OWN: Final = re.compile(r"own-(\d+)-(\d+)-[0-2]")  # round, rank; the values of one rank
 OWN_HEAD: Final = struct.Struct("<QQI")  # step, bytes, their checksum
 COPY_MAGIC: Final = b"HPCECPY1"  # begins a sealed copy
 # magic, token, round, step, rank, ranks, place of the values, end, checksum

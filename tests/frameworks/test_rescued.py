@@ -131,6 +131,15 @@ def test_values_of_a_rank_belong_to_one_step(tmp_path: Path) -> None:
     assert {} == owns_in(str(tmp_path), NEW)
 
 
+def test_values_may_be_noted_before_their_state(tmp_path: Path) -> None:
+    """Then the states of the two steps before may still be kept."""
+    file = OwnFile(str(tmp_path), 4, 1, files=3)
+    for step in (26, 28, 30, 31):
+        file.write(step, b"step %d" % step)
+    found = [owns_in(str(tmp_path), NEW._replace(step=step)) for step in (26, 28, 30, 31)]
+    assert [{}, {1: b"step 28"}, {1: b"step 30"}, {1: b"step 31"}] == found
+
+
 def test_only_the_state_that_was_chosen_stays(tmp_path: Path) -> None:
     """With the values of its ranks; files of others in the folder are left alone."""
     for state in (NEW, OLD):

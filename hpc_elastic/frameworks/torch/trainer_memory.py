@@ -63,7 +63,8 @@ class TrainerMemory:
         self._lib, self._ranks, self._saves, self._run_dir = lib, ranks, saves, run_dir
         self._memory = NodeMemory(lib, ranks, environ, rescue=True, copies=False)
         rescue = self._memory.rescue
-        self._own = None if rescue is None else OwnFile(rescue.folder, saves.round, ranks.rank)
+        self._own = None if rescue is None else OwnFile(rescue.folder, saves.round, ranks.rank, files=3)
+        self._noted = (0, b"")  # the values of this rank that are written, with their step
         self._found: FoundState | None = None
 
     def find(self) -> MemoryState | None:
@@ -112,21 +113,30 @@ class TrainerMemory:
             worker.resumed(self._found.step)
             self._found = None
 
-    def reached(self, step: int, state: State, own: bytes = b"") -> None:
+    def reached(self, step: int, state: State) -> None:
         """Take note that a step is complete.
 
         Args:
             step: steps completed.
             state: of the training, the same on all ranks.
-            own: values of this rank alone, without which the state is still loaded.
         """
         self._memory.reached(step, state)
-        if own and self._own is not None and self.is_able:
-            try:
-                self._own.write(step, own)
-            except OSError as error:
-                self._own = None
-                logger.info("the values of single ranks are not kept when another one fails: %s", error)
+
+    def note_own(self, step: int, own: bytes) -> None:
+        """Take note of the values of this rank alone, without which a state is still loaded.
+
+        Args:
+            step: steps completed in the state that they belong to; it may be noted later.
+            own: the values.
+        """
+        if self._own is None or not self.is_able or (step, own) == self._noted:
+            return
+        self._noted = step, own
+        try:
+            self._own.write(step, own)
+        except OSError as error:
+            self._own = None
+            logger.info("the values of single ranks are not kept when another one fails: %s", error)
 
     @property
     def is_able(self) -> bool:

@@ -100,21 +100,22 @@ def remove_unfinished(folder: str) -> None:
 class OwnFile:
     """The values of one rank after its newest step, which outlive the rank.
 
-    Two files in turns: one of them is always whole.
+    Files in turns: those of the steps before are always whole.
 
     Args:
         folder: in the node's memory.
         round_: of this rank.
         rank: this one.
+        files: how many: one more than the steps of which a state may still be kept.
     """
 
-    def __init__(self, folder: str, round_: int, rank: int) -> None:
-        self._paths = [os.path.join(folder, f"own-{round_}-{rank}-{turn}") for turn in (0, 1)]
+    def __init__(self, folder: str, round_: int, rank: int, files: int = 2) -> None:
+        self._paths = [os.path.join(folder, f"own-{round_}-{rank}-{turn}") for turn in range(files)]
         self._descriptors: list[int] = []
         self._newest = (0, 0)  # step, and the place of its file
 
     def write(self, step: int, data: bytes) -> None:
-        """Replace the older one of both.
+        """Replace the oldest one.
 
         Raises:
             OSError: there is no room for it.
@@ -122,7 +123,7 @@ class OwnFile:
         if not self._descriptors:
             self._descriptors = [open_plain(path, os.O_RDWR | os.O_CREAT) for path in self._paths]
         before, turn = self._newest
-        turn = turn if step == before else 1 - turn
+        turn = turn if step == before else (turn + 1) % len(self._paths)
         self._newest = step, turn
         content = OWN_HEAD.pack(step, len(data), zlib.crc32(data)) + data
         if os.pwrite(self._descriptors[turn], content, 0) != len(content):
