@@ -362,7 +362,8 @@ def rescue(steps: int, how: str = "asked", choices: dict[str, Any] | None = None
         os.kill(os.getpid(), own._channel.rescue_signal)
         wait_until(lambda: not own._channel.rescue_signal, "the state to be kept", timeout_s=60.0)
     own._at_end()
-    kept = sorted(name for name in os.listdir(own.folder) if name.startswith("rescued"))
+    names = (name for name in os.listdir(own.folder) if not name.endswith(PRIVATE))  # another rank's
+    kept = sorted(name for name in names if name.startswith("rescued"))
     return {"start": start, "loaded": loaded, "seen": training.seen(), "kept": kept}
 
 
