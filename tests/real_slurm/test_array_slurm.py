@@ -154,7 +154,8 @@ def test_an_array_ends_once_and_for_all(cluster: Cluster) -> None:
     mended = cluster.shared / "mended"  # soon: a task whose script fails four times is given up
     setup = f"test -e {mended} || test $SLURM_ARRAY_TASK_ID = 0"
     broken = submit(cluster, (*SMALL, "--nodes", "1:2", "--setup", setup), plain(cluster, *SLOW, steps=4000))
-    cancelled = submit(cluster, (*SMALL, "--nodes", "1:2"), plain(cluster, *SLOW, steps=4000))
+    whole = ("--nodes", "1:2", "--gpus-per-node", "2")  # so that each task has a node of its own
+    cancelled = submit(cluster, (*SMALL, *whole), plain(cluster, *SLOW, steps=4000))
     broken.wait(lambda _state: StopKind.FAILED in stops(broken), "the script to fail")
     mended.touch()
     first, second = (task_on(cancelled, node) for node in nodes_of(wait_size(cancelled, 2)))
