@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import hashlib
 import os
 import resource
 import signal
@@ -499,16 +500,20 @@ def without_group(directory: str) -> None:
     Checkpoints(directory)
 
 
-def groups_at_the_end(directory: str) -> list[int]:
-    """Save once; return how many groups have threads before and after the functions that end a program."""
+def busy_at_the_end(directory: str) -> bool:
+    """Save once, and end the program while a thread of a group runs; return whether it has come to rest."""
     checkpoints = Checkpoints(directory, every=1)
     for _ in checkpoints.steps(1, {"done": torch.zeros(1)}):
         pass
-    before = _groups_with_threads()
+    data, begun, done = bytes(400 << 20), threading.Event(), threading.Event()
+
+    def work() -> None:
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("pt_gloo_runloop")
+        begun.set()
+        hashlib.sha256(data)  # without the lock of the interpreter
+        done.set()
+
+    threading.Thread(target=work, daemon=True).start()
+    begun.wait()
     atexit._run_exitfuncs()
-    return [before, _groups_with_threads()]
-
-
-def _groups_with_threads() -> int:
-    """Return the number of process groups of PyTorch's for the CPU: each has one such thread."""
-    return [path.read_text() for path in Path("/proc/self/task").glob("*/comm")].count("gloo_tcp_loop\n")
+    return done.is_set()

@@ -7,22 +7,26 @@ import importlib
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import InputError
 from hpc_elastic.frameworks.torch.train_state import WHERE, Torch
 
 _LOOP, _SAVES, _REPLICAS = "loop", "saves", "replicas"
+_TASKS, _THREAD = "/proc/self/task", b"pt_gloo_runloop"  # the name that PyTorch gives it
+_LOOK_S, _LOOKS = 0.005, 3  # between two looks at the threads [s], and how many find them at rest
+_REST_S = 2.0  # no longer
 _PIECE_S = 300.0  # for a piece of a copy on its way to another node, and for a rank that is late
 
 
 class RankGroups:
     """This rank among all, and process groups of their own for the CPU.
 
-    The program ends them at its end: a thread of PyTorch's that drops its last tensor while the interpreter
-    ends aborts the process, though the training is complete.
+    At the end of the program their threads come to rest first: one of PyTorch's that drops its last tensor
+    while the interpreter ends aborts the process, though the training is complete. The groups are not ended
+    for it: that waits for these threads, with the lock of the interpreter that they may wait for.
 
     Args:
         distributed: ``torch.distributed``.
@@ -42,14 +46,9 @@ class RankGroups:
         return self.distributed.new_group(backend="gloo", group_desc=f"hpc_elastic {name}", **more)
 
     def _end(self) -> None:
-        """End the groups and their threads, if no thread of this process is in a collective of them."""
-        if os.getpid() != self._pid:
-            return  # a child has none of the threads
-        while self._groups:
-            _, group = self._groups.popitem()
-            if self.distributed.is_initialized():
-                with suppress(ValueError):  # the program has ended it
-                    self.distributed.destroy_process_group(group)
+        """Let the threads of the groups come to rest before the interpreter ends."""
+        if self._groups and os.getpid() == self._pid:  # a child has none of the threads
+            wait_for_rest(SystemClock())
 
     @property
     def group(self) -> Any:
@@ -102,6 +101,24 @@ class RankGroups:
         values = [None] * self.size
         self.distributed.all_gather_object(values, value, group=group)
         return values
+
+
+def wait_for_rest(clock: Clock) -> None:
+    """Come back when no thread of gloo's has been running for some looks, each after a pause for it."""
+    until, quiet = clock.monotonic() + _REST_S, 0
+    while quiet < _LOOKS and clock.monotonic() < until:
+        clock.sleep(_LOOK_S)
+        quiet = 0 if any(map(_is_running, os.listdir(_TASKS))) else quiet + 1
+
+
+def _is_running(task: str) -> bool:
+    """Tell whether a thread is one of gloo's that runs, or waits for a CPU (proc(5))."""
+    try:
+        with open(f"{_TASKS}/{task}/stat", "rb") as file:
+            head, _, rest = file.read().rpartition(b")")
+    except OSError:
+        return False  # it has ended
+    return head.partition(b"(")[2] == _THREAD and rest.split()[0] == b"R"
 
 
 def rank_groups(
