@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import gc
 import hashlib
 import os
 import resource
 import signal
 import threading
 import warnings
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -377,17 +375,6 @@ def _go_on_otherwise(how: str, training: Training, checkpoints: Checkpoints, ste
         checkpoints.done(step + 1, training.state)
     elif how == "another training":
         Checkpoints(every=None)
-
-
-def let_go(steps: int) -> bool:
-    """Train to the end, and return whether the model is gone with the last name for it."""
-    training = Training()
-    checkpoints, model = Checkpoints(every=None), weakref.ref(training.net)
-    for step in checkpoints.steps(steps, training.state):
-        training.step(step)
-    del training
-    gc.collect()
-    return model() is None
 
 
 def _go_on_while_it_is_kept(

@@ -129,11 +129,6 @@ def test_a_state_that_is_no_good_is_not_kept(ranks: RankServer, node: Node, how:
     assert [0, 0] == [value["start"] for value in rescued(ranks, node, 2, 0)]
 
 
-def test_a_model_goes_when_its_training_is_over(ranks: RankServer, node: Node) -> None:
-    """A program may train another one after it, and needs the memory."""
-    assert [True, True] == ranks.run(2, "let_go", 2, environ=node.next_round(2))
-
-
 def test_memory_that_was_wiped_is_no_obstacle(ranks: RankServer, node: Node) -> None:
     """The checkpoint counts, here none."""
     rescued(ranks, node, 2, 2)

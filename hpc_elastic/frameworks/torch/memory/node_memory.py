@@ -357,7 +357,7 @@ class NodeMemory:
     def stop(self) -> None:
         """Keep nothing from now on."""
         if self.rescue is not None:
-            self.rescue.end()
+            self.rescue.stop()
         if self.copies is not None:
             self.copies.stop()
 

@@ -188,16 +188,6 @@ class Rescue:
         self._is_over = True
         self._channel.rescue_signal = 0
 
-    def end(self) -> None:
-        """Keep nothing from now on, and let go of the objects of the training."""
-        with self._lock:  # of `keep`
-            self.stop()
-            for _, hook in self._hooked.values():
-                hook.remove()
-            self._hooked.clear()
-            self._layout, self._known = None, ()
-            self._marks.forget()
-
     def keep(self, wait_s: float = TORN_S) -> None:
         """Keep the state, once.
 
