@@ -147,6 +147,7 @@ class Checkpoints:
     def _end_memory(self) -> None:
         if self._memory is not None:
             self._memory.stop()
+        self._ranks.rest()
 
     def done(self, step: int, state: State) -> bool:
         """Tell that `step` steps are done; save if it is time, and return whether to leave the loop now.

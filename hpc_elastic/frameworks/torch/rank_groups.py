@@ -39,14 +39,17 @@ class RankGroups:
         self.size: int = distributed.get_world_size() if names else 1
         self._groups = {name: self._made(name) for name in names}
         self._pid = os.getpid()
-        atexit.register(self._end)
+        atexit.register(self.rest)
 
     def _made(self, name: str) -> Any:
         more = {"timeout": timedelta(seconds=_PIECE_S)} if name == _REPLICAS else {}
         return self.distributed.new_group(backend="gloo", group_desc=f"hpc_elastic {name}", **more)
 
-    def _end(self) -> None:
-        """Let the threads of the groups come to rest before the interpreter ends."""
+    def rest(self) -> None:
+        """Let the threads of process groups come to rest, before a group or the interpreter ends.
+
+        PyTorch ends a group with the lock of the interpreter, for which such a thread may be waiting.
+        """
         if self._groups and os.getpid() == self._pid:  # a child has none of the threads
             wait_for_rest(SystemClock())
 
