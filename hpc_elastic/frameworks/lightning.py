@@ -184,7 +184,7 @@ class ElasticCallback:
 
     def _end_resume(self) -> None:
         if self._resume is not None:
-            self._resume.end()
+            self._resume.memory.stop()
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Name the time that is no training, so that it is not taken for a hang."""

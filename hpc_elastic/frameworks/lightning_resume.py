@@ -29,11 +29,9 @@ _HOOKS = ("on_save_checkpoint", "on_load_checkpoint")  # save and load more, whi
 def unfit_reason(strategy: Any) -> str:
     """Return the reason for which no rank of a strategy has a whole state; empty: there is none."""
     name = type(strategy).__name__  # DeepSpeed's is a kind of DDP's, and shards
-    return (
-        ""
-        if name in {"DDPStrategy", "SingleDeviceStrategy"}
-        else f"{name} is not known to leave a whole state on each rank"
-    )
+    if name in {"DDPStrategy", "SingleDeviceStrategy"}:
+        return ""
+    return f"{name} is not known to leave a whole state on each rank"
 
 
 def content_reason(trainer: Any, base: Any) -> str:
@@ -195,11 +193,6 @@ class LightningResume:
         if reason:
             self.memory.stop(reason)
         return checkpoint is not None
-
-    def end(self) -> None:
-        """Keep nothing from now on, and let go of the objects of the training."""
-        self.memory.stop()
-        self._state = {}
 
     def reached(self, step: int) -> None:
         """Take note that a step is complete."""

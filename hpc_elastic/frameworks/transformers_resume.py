@@ -44,9 +44,9 @@ def unfit_reason(trainer: Any) -> str:
     for name in _OWN_WAYS:
         if getattr(type(trainer), name, None) is not getattr(base, name, None) or not hasattr(base, name):
             return f"{type(trainer).__name__} has a {name} of its own"
-    return (
-        "auto_find_batch_size may begin again with other batches" if trainer.args.auto_find_batch_size else ""
-    )
+    if trainer.args.auto_find_batch_size:
+        return "auto_find_batch_size may begin again with other batches"
+    return ""
 
 
 class TransformersPlace:
@@ -190,9 +190,8 @@ class TransformersResume:
             self.memory.stop(f"{type(optimizer).__name__} may not step as PyTorch's optimizers")
 
     def end(self) -> None:
-        """Keep nothing from now on, and let go of the objects of the training."""
+        """Keep nothing from now on."""
         self.memory.stop()
-        self._state = {}
         self._resumed()
 
     def stepping(self, step: int) -> None:

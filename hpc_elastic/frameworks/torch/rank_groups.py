@@ -6,67 +6,48 @@ import atexit
 import importlib
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import InputError
 from hpc_elastic.frameworks.torch.train_state import WHERE, Torch
+from hpc_elastic.named_tuple import NamedTuple
 
-_LOOP, _SAVES, _REPLICAS = "loop", "saves", "replicas"
 _TASKS, _THREAD = "/proc/self/task", b"pt_gloo_runloop"  # the name that PyTorch gives it
 _LOOK_S, _LOOKS = 0.005, 3  # between two looks at the threads [s], and how many find them at rest
 _REST_S = 2.0  # no longer
 _PIECE_S = 300.0  # for a piece of a copy on its way to another node, and for a rank that is late
 
 
-class RankGroups:
+class RankGroups(NamedTuple):
     """This rank among all, and process groups of their own for the CPU.
 
-    At the end of the program their threads come to rest first: one of PyTorch's that drops its last tensor
-    while the interpreter ends aborts the process, though the training is complete. The groups are not ended
-    for it: that waits for these threads, with the lock of the interpreter that they may wait for.
-
-    Args:
+    Attributes:
+        rank: this one.
+        size: number of ranks.
         distributed: ``torch.distributed``.
-        names: of the groups; without any there is one rank.
+        group: for the thread of the training; None without process groups.
+        group_of_saves: for the thread that writes; None: none does.
+        group_of_replicas: for the thread that sends copies to other nodes; None: none does.
     """
 
-    def __init__(self, distributed: Any, names: Sequence[str] = ()) -> None:
-        self.distributed = distributed
-        self.rank: int = distributed.get_rank() if names else 0
-        self.size: int = distributed.get_world_size() if names else 1
-        self._groups = {name: self._made(name) for name in names}
-        self._pid = os.getpid()
-        atexit.register(self.rest)
-
-    def _made(self, name: str) -> Any:
-        more = {"timeout": timedelta(seconds=_PIECE_S)} if name == _REPLICAS else {}
-        return self.distributed.new_group(backend="gloo", group_desc=f"hpc_elastic {name}", **more)
+    rank: int
+    size: int
+    distributed: Any
+    group: Any = None
+    group_of_saves: Any = None
+    group_of_replicas: Any = None
 
     def rest(self) -> None:
         """Let the threads of process groups come to rest, before a group or the interpreter ends.
 
-        PyTorch ends a group with the lock of the interpreter, for which such a thread may be waiting.
+        PyTorch ends a group with the lock of the interpreter, for which such a thread may be waiting; and one
+        that drops its last tensor while the interpreter ends aborts the process of a complete training.
         """
-        if self._groups and os.getpid() == self._pid:  # a child has none of the threads
+        if self.group is not None:
             wait_for_rest(SystemClock())
-
-    @property
-    def group(self) -> Any:
-        """The group for the thread of the training; None without process groups."""
-        return self._groups.get(_LOOP)
-
-    @property
-    def group_of_saves(self) -> Any:
-        """The group for the thread that writes; None without process groups."""
-        return self._groups.get(_SAVES)
-
-    @property
-    def group_of_replicas(self) -> Any:
-        """The group for the thread that sends copies to other nodes; None: none does."""
-        return self._groups.get(_REPLICAS)
 
     def told(self, value: Any, by: int = 0) -> Any:
         """Return the value that one rank has given; all ranks call it."""
@@ -142,11 +123,24 @@ def rank_groups(
     # one rank reads its own values alone; a single process saves alone: no mistake, and no news each time
     warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
     if dist.is_available() and dist.is_initialized():
-        return RankGroups(dist, [_LOOP, *[_SAVES] * saves, *[_REPLICAS] * replicas])
+        groups = RankGroups(
+            dist.get_rank(),
+            dist.get_world_size(),
+            dist,
+            _new_group(dist, "loop"),
+            _new_group(dist, "saves") if saves else None,
+            _new_group(dist, "replicas", timeout=timedelta(seconds=_PIECE_S)) if replicas else None,
+        )
+        atexit.register(groups.rest)
+        return groups
     if environ.get("WORLD_SIZE", "1") != "1":
         raise InputError(
             f"there are {environ['WORLD_SIZE']} ranks, and no process group",
             where=WHERE,
             fix="call torch.distributed.init_process_group first",
         )
-    return RankGroups(dist)
+    return RankGroups(0, 1, dist)
+
+
+def _new_group(dist: Any, name: str, **more: Any) -> Any:
+    return dist.new_group(backend="gloo", group_desc=f"hpc_elastic {name}", **more)

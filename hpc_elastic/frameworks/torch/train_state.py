@@ -67,7 +67,29 @@ def load_torch() -> Torch:
     return Torch(torch, *(importlib.import_module(f"torch.distributed{name}") for name in names))
 
 
-class Resharded:
+class _Wrapper:
+    """An object in `state` that `load` treats otherwise.
+
+    Args:
+        wrapped: has `state_dict` and `load_state_dict`.
+
+    Raises:
+        InputError: it has no state.
+    """
+
+    def __init__(self, wrapped: Any) -> None:
+        self._wrapped = _stateful(wrapped, type(self).__name__)
+
+    def state_dict(self) -> Any:
+        """Return the object's state."""
+        return self._wrapped.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        """Give the object a state."""
+        self._wrapped.load_state_dict(state)
+
+
+class Resharded(_Wrapper):
     """An object of which each rank has a state of its own, and the way to load it on another number of ranks.
 
     Args:
@@ -79,19 +101,11 @@ class Resharded:
     """
 
     def __init__(self, wrapped: Any, reshard: Callable[[Sequence[Any]], Any]) -> None:
-        self._wrapped = _stateful(wrapped, "Resharded")
+        super().__init__(wrapped)
         self.reshard = reshard
 
-    def state_dict(self) -> Any:
-        """Return the object's state."""
-        return self._wrapped.state_dict()
 
-    def load_state_dict(self, state: Any) -> None:
-        """Give the object a state."""
-        self._wrapped.load_state_dict(state)
-
-
-class Replicated:
+class Replicated(_Wrapper):
     """An object whose state is the same on all ranks: that of any rank is loaded, also by another number.
 
     So a fault may take away ranks with their nodes, and the states of others still hold it.
@@ -102,17 +116,6 @@ class Replicated:
     Raises:
         InputError: it has no state.
     """
-
-    def __init__(self, wrapped: Any) -> None:
-        self._wrapped = _stateful(wrapped, "Replicated")
-
-    def state_dict(self) -> Any:
-        """Return the object's state."""
-        return self._wrapped.state_dict()
-
-    def load_state_dict(self, state: Any) -> None:
-        """Give the object a state."""
-        self._wrapped.load_state_dict(state)
 
 
 class Source(Protocol):

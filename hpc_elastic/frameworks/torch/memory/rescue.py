@@ -72,7 +72,7 @@ class Rescue:
         self._lock = threading.Lock()
         self._known: tuple[int, ...] = ()  # objects and sizes of groups that the layout is of
         self._layout: Layout | None = None
-        self._hooked: dict[int, tuple[Any, Any]] = {}  # optimizers by identity, with the handles of hooks
+        self._hooked: dict[int, Any] = {}  # optimizers by identity, which they keep as long as they are here
         self._marks = Marks[Whole]()
         self._has_stepped = False  # an optimizer has told of a step
         self._own = OwnFile(self.folder, place.round, place.rank)
@@ -138,8 +138,8 @@ class Rescue:
             self._layout, self._known = Layout(self._lib, state), known
             for entry in self._layout.optimizers:
                 if id(entry.value) not in self._hooked:
-                    hook = entry.value.register_step_pre_hook(self._begin)
-                    self._hooked[id(entry.value)] = entry.value, hook
+                    entry.value.register_step_pre_hook(self._begin)
+                    self._hooked[id(entry.value)] = entry.value
         return self._layout
 
     def _begin(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
