@@ -56,13 +56,16 @@ class LocalRun:
         self._script = REPOSITORY / "examples" / example / "train.py"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, nodes: int, workers: int, *options: str, flags: tuple[str, ...] = ()) -> LocalRun:
+    def start(
+        self, nodes: int, workers: int, *options: str, flags: tuple[str, ...] = (), restarts: int = 0
+    ) -> LocalRun:
         """Start the run for the first time."""
         shape = ("--local", str(nodes), "--nodes", f"1:{nodes}", "--workers-per-node", str(workers))
-        where = ("--allow-local-run-dir", "--run-dir", str(self.directory), "--max-restarts", "1")
+        where = ("--allow-local-run-dir", "--run-dir", str(self.directory))
+        budget = ("--max-restarts", str(restarts))
         sizes = ("--steps", str(STEPS), "--save-every", str(SAVE_EVERY))
         worker = (sys.executable, str(self._script), *sizes, *options)
-        return self._submit(*shape, *where, *self._slow_at_first(), *flags, "--", *worker)
+        return self._submit(*shape, *where, *budget, *self._slow_at_first(), *flags, "--", *worker)
 
     def _slow_at_first(self) -> tuple[str, ...]:
         site = self.directory.with_name(f"{self.directory.name}-site")

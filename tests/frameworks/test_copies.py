@@ -234,8 +234,7 @@ def test_a_state_that_ranks_keep_at_a_fault_is_not_copied(ranks: RankServer, nod
 
 def test_copies_cost_a_hundredth_of_the_time() -> None:
     """At least one step is between them."""
-    share = 0.1 / (0.05 * steps_between(cost_s=0.1, step_s=0.05))
-    assert 0.007 < share < 0.01, "the rest is work in the background"
+    assert 267 == steps_between(cost_s=0.1, step_s=0.05)
     assert 1 == steps_between(cost_s=0.1, step_s=60.0)
 
 

@@ -63,7 +63,8 @@ def stopped_and_resumed(
     If it has two ranks, one is killed after a step of which no checkpoint is saved, which costs no step.
     """
     flags = ("--preload", LIBRARIES[example]) if is_preloaded else ()
-    run = new_run("stopped", example).start(nodes, workers, *SLOW, flags=flags)
+    kills = int(nodes * workers > 1)
+    run = new_run("stopped", example).start(nodes, workers, *SLOW, flags=flags, restarts=kills)
     stopped = run.stop()
     ending = run.state().ending
     assert ending is not None
@@ -71,10 +72,10 @@ def stopped_and_resumed(
     assert SAVE_EVERY <= stopped < STEPS
     assert run.result() is None, "a training that is not complete has a result"
     kept = stopped + 1 + stopped % SAVE_EVERY  # is odd, and SAVE_EVERY is 2
-    if nodes * workers > 1:
+    if kills:
         run.kill_in_step(kept - stopped + (example not in SLEEP_AFTER_A_STEP))
     assert 0 == run.resume(nodes).wait(), run.printed()
-    if nodes * workers > 1:
+    if kills:
         began = read_began(str(run.directory / "saved"))
         assert began is not None
         assert (RESCUED, kept) == (began.source, began.from_step), run.printed()

@@ -72,9 +72,9 @@ def test_a_preemption_does_not_end_what_workers_have_started(cluster: Cluster, m
     cluster.submit_high(4)
     run.wait(lambda _state: bool(run.entries(Drained if mode == "step" else NodeLeft)), "the end")
     run.cluster.wait_for(lambda: newest_step(run.paths, -1) >= 0, 30, "the save")
-    (agreed,) = run.entries(StopAgreed)
-    causes = {entry.cause for entry in run.entries(DrainExplained)}
-    assert causes <= {Cause.PREEMPTION}, "a node may be gone before Slurm has answered"
+    run.wait(lambda _state: bool(run.entries(DrainExplained)), "Slurm's answer")
+    (agreed,), (explained, *_) = run.entries(StopAgreed), run.entries(DrainExplained)
+    assert Cause.PREEMPTION is explained.cause
     assert agreed.step == newest_step(run.paths, -1)
     for rank in range(2):
         facts = json.loads((run.directory / f"alive.{rank}").read_text())
