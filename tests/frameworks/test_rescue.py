@@ -26,6 +26,7 @@ from hpc_elastic.typed_json import read
 from hpc_elastic.worker.channel import Channel
 from tests.frameworks import forked
 from tests.frameworks.ranks import REPOSITORY, RankServer
+from tests.node.agents import is_running
 
 pytestmark = [
     pytest.mark.torch,
@@ -265,6 +266,12 @@ class Training:
         self.wait_for_lines(rank, len(self.lines(rank)) + steps)
         os.kill(int(self.starts(rank)[-1][1]), signal.SIGKILL)
 
+    def lose_node(self, rank: int) -> None:
+        """Kill the agent of a rank, and wait until that has ended the rank too."""
+        self.agents[rank].kill()
+        pid = int(self.starts(rank)[-1][1])
+        wait_until(lambda: not is_running(pid), "the end of a worker", timeout_s=LIMIT_S)
+
     def wait(self) -> int:
         """Wait for the end of the first agent."""
         return self.agents[0].wait(LIMIT_S)
@@ -354,7 +361,7 @@ def test_a_preemption_and_a_lost_node_cost_one_step_at_most(
         training.start("--nnodes", "1:2")
         training.wait_for_step(PAUSED_AT)
         assert [] == kept_by(run / "run")
-        training.agents[1].kill()
+        training.lose_node(1)
     assert 0 == training.wait()
     said = capfd.readouterr().err.splitlines()
     assert [] == [line for line in said if "was not kept" in line or "lost it" in line], said

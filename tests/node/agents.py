@@ -143,7 +143,7 @@ def is_running(pid: int) -> bool:
     """Tell whether a process exists and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter while it is being read
         return False
 
 
