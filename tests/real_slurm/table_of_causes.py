@@ -366,11 +366,19 @@ _OTHER_WAYS_IN = {
     "other_users_moments.agents_whose_directory_is_exchanged_all_the_time_do_nothing_of_bobs": (
         ToldRun((_stop(Cause.CRASH, least=0, most=8),), (_FAILED, None), may_lack=True),
     ),
-    # its administrator requeues it again and again, at any moment of a start
+    # its administrator requeues it again and again, at any moment of a start; where its directory is away
+    # just then, an agent cannot go on, no agent starts, or nobody records why a start is over
     "other_users_moments.a_job_whose_functions_are_exchanged_as_it_starts_runs_none_of_bobs": (
         ToldRun(
-            (_stop(Cause.REQUEUE, Cause.CRASH, Cause.PREEMPTION, Cause.CANCEL, least=0, most=16),),
-            (_FAILED, _CANCELLED, None),
+            (
+                _stop(
+                    *(Cause.REQUEUE, Cause.CRASH, Cause.PREEMPTION, Cause.CANCEL),
+                    *(Cause.AGENT_ERROR, Cause.LAUNCH_FAILURE, Cause.NODE_LOSS, None),
+                    least=0,
+                    most=16,
+                ),
+            ),
+            (_FAILED, _HELD, _CANCELLED, None),
             may_lack=True,
         ),
     ),
