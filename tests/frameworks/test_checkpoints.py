@@ -375,6 +375,27 @@ def test_an_object_with_another_name_than_in_the_checkpoint_is_named(
     for wrapper, value in ((Replicated, 3), (lambda one: Resharded(one, sum), Path)):
         with pytest.raises(InputError, match=r"(3|the class Path) is no object with state_dict and"):
             wrapper(value)
+    with pytest.raises(InputError, match="reshard is None"):
+        Resharded(schedule, None)  # type: ignore[arg-type]
+
+
+def test_a_class_in_place_of_its_object_is_named_before_the_first_step(tmp_path: Path) -> None:
+    """It has the methods of an object, but no state."""
+    torch = pytest.importorskip("torch")
+    from hpc_elastic.frameworks.torch import Checkpoints  # noqa: PLC0415 - needs torch
+
+    state = {"model": torch.nn.Linear(2, 2), "schedule": torch.optim.lr_scheduler.StepLR}
+    with pytest.raises(InputError, match="'schedule' is the class StepLR, which has no state of its own"):
+        next(Checkpoints(tmp_path).steps(2, state))
+
+
+@pytest.mark.parametrize("name", ["rescue", "memory"])
+def test_a_switch_is_true_or_false(name: str) -> None:
+    """A text would count as yes, whatever it says."""
+    from hpc_elastic.frameworks.torch import Checkpoints  # noqa: PLC0415 - needs torch
+
+    with pytest.raises(InputError, match=f"{name} is 'no'"):
+        Checkpoints(**{name: "no"})  # type: ignore[arg-type]
 
 
 def test_copies_on_other_nodes_need_copies() -> None:

@@ -88,7 +88,8 @@ class Checkpoints:
         blocked_s: for how long the last save has held up the loop [s].
 
     Raises:
-        InputError: a number is not positive, PyTorch is not installed, or ranks have no process group.
+        InputError: a number is not positive, a switch is neither True nor False, PyTorch is not installed,
+            or ranks have no process group.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Checkpoints:
         memory: bool = True,
         replicas: Literal[0, 1] = 0,
     ) -> None:
+        _check_switches(rescue=rescue, memory=memory)
         _check_replicas(replicas, memory=memory)
         self._lib = load_torch()
         self._ranks = rank_groups(self._lib, os.environ, replicas=replicas == 1)
@@ -377,6 +379,12 @@ class HostCopies:
         if self._cuda is not None:
             self._cuda.current_stream().synchronize()
         return copied
+
+
+def _check_switches(**switches: object) -> None:
+    for name, value in switches.items():
+        if not isinstance(value, bool):  # "no" would count as yes
+            raise InputError(f"{name} is {value!r}", where=WHERE, fix="give True or False, or leave it out")
 
 
 def _check_replicas(replicas: int, *, memory: bool) -> None:

@@ -97,11 +97,17 @@ class Resharded(_Wrapper):
         reshard: called with the states of all ranks that have saved; returns this rank's state.
 
     Raises:
-        InputError: `wrapped` has no state.
+        InputError: `wrapped` has no state, or `reshard` is no function.
     """
 
     def __init__(self, wrapped: Any, reshard: Callable[[Sequence[Any]], Any]) -> None:
         super().__init__(wrapped)
+        if not callable(reshard):
+            raise InputError(
+                f"reshard is {reshard!r:.60}",
+                where=f"hpc_elastic.frameworks.torch.{type(self).__name__}",
+                fix="give a function of the states of all ranks that have saved, which returns this rank's",
+            )
         self.reshard = reshard
 
 
@@ -205,31 +211,28 @@ class TrainState:
         """Refuse a state that no save takes, or of which a resume would not load all.
 
         Raises:
-            InputError: an optimizer is without its module, or has no step without a closure; a list has live
-                objects in it, or pickle cannot save a value.
+            InputError: an optimizer is without its module, or has no step without a closure; a class stands
+                for its object, or a list has live objects in it; pickle cannot save a value.
         """
         values: dict[str, Any] = {}
         for entry in self._entries:
             if self._is_optimizer(entry):
-                self.model_of(entry)
-                if needs_closure(entry.value):
-                    raise InputError(
-                        f"PyTorch cannot load the state of {type(entry.value).__name__}",
-                        where=WHERE,
-                        fix=f"leave out {entry.name!r}, which then begins anew at each start",
-                    )
-            elif isinstance(entry.value, list | tuple) and any(map(_has_state, entry.value)):
-                # pickle would load copies of them, which the training does not use
-                raise InputError(
-                    f"{entry.name!r} is a {type(entry.value).__name__} with modules or other objects that "
-                    "have a state; those are loaded in dicts only",
-                    where=WHERE,
-                    fix=f'give each one a name: {{{entry.name!r}: {{"first": ..., "second": ...}}}}',
-                )
-            elif not self._is_live(entry.value):
+                self._check_optimizer(entry)
+            elif isinstance(entry.value, type | list | tuple):
+                _check_value(entry)
+            if not self._is_live(entry.value):
                 values[entry.name] = entry.value
         if values:
             self._pickled(values)
+
+    def _check_optimizer(self, entry: Entry) -> None:
+        self.model_of(entry)
+        if needs_closure(entry.value):
+            raise InputError(
+                f"PyTorch cannot load the state of {type(entry.value).__name__}",
+                where=WHERE,
+                fix=f"leave out {entry.name!r}, which then begins anew at each start",
+            )
 
     @property
     def entries(self) -> list[Entry]:
@@ -524,6 +527,29 @@ def _stateful(value: Any, wrapper: str) -> Any:
             fix=f"a value needs no {wrapper} if it is the same on all ranks: give it as it is",
         )
     return value
+
+
+def _check_value(entry: Entry) -> None:
+    """Refuse a class or a list if its state, or that of a part of it, would get lost.
+
+    Raises:
+        InputError: names it.
+    """
+    value = entry.value
+    if isinstance(value, type):
+        if _has_state(value):
+            raise InputError(
+                f"{entry.name!r} is the class {value.__name__}, which has no state of its own",
+                where=WHERE,
+                fix="give the object that the training uses",
+            )
+    elif any(map(_has_state, value)):  # pickle would load copies of them, which the training does not use
+        raise InputError(
+            f"{entry.name!r} is a {type(value).__name__} with modules or other objects that have a state; "
+            "those are loaded in dicts only",
+            where=WHERE,
+            fix=f'give each one a name: {{{entry.name!r}: {{"first": ..., "second": ...}}}}',
+        )
 
 
 def _has_state(value: Any) -> bool:
