@@ -21,6 +21,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
+from hpc_elastic.frameworks.saving import Saves
 from hpc_elastic.frameworks.torch import Checkpoints, Resharded
 from hpc_elastic.frameworks.torch.memory.copies import Slot, found_copies
 from hpc_elastic.frameworks.torch.memory.memory_copies import MemoryCopies
@@ -28,6 +29,7 @@ from hpc_elastic.frameworks.torch.memory.replicas import Replicas
 from hpc_elastic.frameworks.torch.memory.rescue import Rescue
 from hpc_elastic.frameworks.torch.memory.rescued import PRIVATE
 from hpc_elastic.frameworks.torch.pace import SavePace
+from hpc_elastic.frameworks.torch.trainer_memory import trainer_memory
 from hpc_elastic.testing.clock import FakeClock
 from hpc_elastic.testing.waiting import wait_until
 
@@ -492,6 +494,22 @@ def busy_at_the_end(directory: str) -> bool:
     checkpoints = Checkpoints(directory, every=1)
     for _ in checkpoints.steps(1, {"done": torch.zeros(1)}):
         pass
+    done = _busy_thread()
+    atexit._run_exitfuncs()
+    return done.is_set()
+
+
+def busy_as_a_trainer_ends() -> bool:
+    """End the training of a Trainer while a thread of a group runs; return whether it has come to rest."""
+    memory = trainer_memory(Saves(None, None), "")
+    assert memory is not None
+    done = _busy_thread()
+    memory.stop()
+    return done.is_set()
+
+
+def _busy_thread() -> threading.Event:
+    """Start a thread that looks like one of gloo's, and runs for a while; return what it sets at its end."""
     data, begun, done = bytes(400 << 20), threading.Event(), threading.Event()
 
     def work() -> None:
@@ -502,5 +520,4 @@ def busy_at_the_end(directory: str) -> bool:
 
     threading.Thread(target=work, daemon=True).start()
     begun.wait()
-    atexit._run_exitfuncs()
-    return done.is_set()
+    return done

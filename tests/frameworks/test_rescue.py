@@ -178,6 +178,13 @@ def test_a_rank_that_is_killed_while_it_keeps_its_state_lets_the_next_one_do_it(
     assert not list(node.memory.glob("*.part"))
 
 
+def test_threads_of_groups_are_at_rest_when_the_training_of_a_trainer_ends(
+    ranks: RankServer, node: Node
+) -> None:
+    """Else the script's own end of the process group might wait for one that waits for the interpreter."""
+    assert [True] == ranks.run(1, "busy_as_a_trainer_ends", environ=node.next_round(1))
+
+
 class Training:
     """A run whose workers tell their steps in files.
 
