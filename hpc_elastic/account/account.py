@@ -27,7 +27,8 @@ class StopCost(NamedTuple):
 
     stop: Stop
     seconds: float  # without new steps, until the work was where it had been
-    lost_steps: int | None  # computed again, or to be; None: the workers do not tell
+    lost_steps: int | None  # computed again, or to be; None: the workers do not tell, or have not told so far
+    perhaps_lost: int = 0  # at most so many, as the workers of the next round have not told so far
 
 
 class CauseCost(NamedTuple):
@@ -133,13 +134,15 @@ def _stops(series: Series) -> tuple[StopCost, ...]:
     for span in series.spans:
         if span.stop >= 0:
             cost[span.stop] += span.seconds
-    return tuple(StopCost(stop, cost[place], _lost(stop)) for place, stop in enumerate(series.stops))
+    return tuple(StopCost(stop, cost[place], *_lost(stop)) for place, stop in enumerate(series.stops))
 
 
-def _lost(stop: Stop) -> int | None:
+def _lost(stop: Stop) -> tuple[int | None, int]:
+    """Return the steps that a stop has lost, and those that it has perhaps."""
     if stop.step is None or stop.resumed is None:
-        return None
-    return max(stop.step - stop.resumed, 0)
+        return None, 0
+    steps = max(stop.step - stop.resumed, 0)
+    return (None, steps) if stop.is_least else (steps, 0)
 
 
 def _causes(stops: Sequence[StopCost], working_s: float) -> tuple[CauseCost, ...]:

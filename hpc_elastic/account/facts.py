@@ -132,6 +132,11 @@ def _worth(lines: Sequence[WorkFact]) -> tuple[bool, float, int]:
     return lines[-1].doing is Doing.GONE, lines[-1].mono - lines[0].mono, len(lines)
 
 
+def begun_steps(facts: Iterable[WorkFact]) -> dict[int, int]:
+    """Return the steps that rounds went on from, by their numbers, where their workers have told."""
+    return {fact.round: fact.began for fact in facts if fact.began is not None}
+
+
 class RunUse(NamedTuple):
     """The use of the nodes whose agents write lines, over all rounds; None: not known.
 

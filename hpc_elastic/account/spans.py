@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from hpc_elastic.account import stops
-from hpc_elastic.account.facts import Doing, WorkFact, of_one_writer
+from hpc_elastic.account.facts import Doing, WorkFact, begun_steps, of_one_writer
 from hpc_elastic.account.gpus import NodeGpus
 from hpc_elastic.account.one_clock import Stamp, one_clock
 from hpc_elastic.account.stops import Stop
@@ -128,6 +128,7 @@ class Series(NamedTuple):
     total: int | None = None  # steps of the whole run; None: not known
     current: int | None = None  # newest step of the round that runs; None: none runs, or has done one
     unsaved: int = 0  # steps of the last round after the last checkpoint, if the run has failed or is held
+    begun: Mapping[int, int] = {}  # steps that rounds went on from, by their numbers, as their workers told
 
 
 _Event = SubmitTime | Record | WorkFact
@@ -187,6 +188,7 @@ class _Walk:
 
     def __init__(self, rounds: Mapping[int, Sequence[WorkFact]]) -> None:
         self._ticks = any(fact.doing is Doing.STEP for lines in rounds.values() for fact in lines)
+        self._begun = begun_steps(fact for lines in rounds.values() for fact in lines)
         self._saving = {number: max(fact.saving_s for fact in lines) for number, lines in rounds.items()}
         self._written = rounds
         self._state = RunState()
@@ -203,7 +205,9 @@ class _Walk:
         self._reached: int | None = None  # newest step of the newest round
         self._spans: list[Span] = []
         self._stops: list[Stop] = []
-        self._followed = range(0)  # places of the stops that the newest round has followed
+        self._followed = range(
+            0
+        )  # places of the stops since the last step: the newest round has followed them
         self._starts: list[StartFacts] = []
         self._progress: list[tuple[float, int]] = []
         self._total: int | None = None
@@ -240,13 +244,23 @@ class _Walk:
             self._put(now, self._live_bucket() if lives and not is_asked else self._bucket())
         self._note_saved(newest_saved)
         ending, unsaved = self._state.ending, 0
+        if ending is not None:
+            self._settle(is_done=ending.decision is Decision.DONE)
         if ending is not None and ending.decision in _UNSAVED:
             self._spans = [part for span in self._spans for part in self._kept(span)]
             unsaved = self._unsaved()
         self._close_start()
         found = tuple(self._spans), tuple(self._stops), tuple(self._starts)
         progress = tuple(self._progress)
-        return Series(*found, self._ticks, ending, progress, self._total, self._last, unsaved)
+        now_at = self._total, self._last
+        return Series(*found, self._ticks, ending, progress, *now_at, unsaved, self._begun)
+
+    def _settle(self, *, is_done: bool) -> None:
+        """Take note that a run has ended before its last round did a step: if it is done, none was lost."""
+        for place in self._followed:
+            stop = self._stops[place]
+            step = stop.step if is_done and stop.is_least else None
+            self._stops[place] = stop._replace(is_least=False, resumed=stop.resumed if step is None else step)
 
     def _unsaved(self) -> int:
         """Return how many steps were done after the last checkpoint and in no round again."""
@@ -331,9 +345,8 @@ class _Walk:
             self._phase = Bucket.LOADING
 
     def _stepped(self, time: float, fact: WorkFact, step: int) -> None:
-        if fact.began is not None:
-            self._began(fact.began)
         if self._last is None:
+            self._began(fact.began)
             self._pass(time)
             self._phase = Bucket.TRAINING
         else:
@@ -461,22 +474,29 @@ class _Walk:
         first = len(self._stops)
         while first and self._stops[first - 1].resumed is None:
             first -= 1
-            self._stops[first] = self._resumed(self._stops[first], entry, step)
+            self._stops[first] = self._of_loss(self._stops[first], entry)
+        if self._begun and self._followed:  # the round before has done no step
+            first = self._followed.start
         self._followed = range(first, len(self._stops))
+        self._resume(step, is_least=bool(self._begun))
 
-    def _began(self, step: int) -> None:
-        """Note the step that the newest round went on from; it may be newer than its checkpoint."""
-        for place in self._followed:  # not one that came before the first step of the round
-            self._stops[place] = self._stops[place]._replace(resumed=step)
-        if self._start.rounds == 1:
+    def _began(self, step: int | None) -> None:
+        """Note the step that the newest round went on from; None: that of its checkpoint."""
+        if step is not None and self._farthest is None:  # it is the first round of its start with a step
             self._update_start(began=step)
+        self._resume(step, is_least=False)
+        self._followed = range(0)
+
+    def _resume(self, step: int | None, *, is_least: bool) -> None:
+        for place in self._followed:  # not one that came before the first step of the round
+            stop = self._stops[place]._replace(is_least=is_least)
+            self._stops[place] = stop if step is None else stop._replace(resumed=step)
 
     @staticmethod
-    def _resumed(stop: Stop, entry: RoundFormed, step: int) -> Stop:
+    def _of_loss(stop: Stop, entry: RoundFormed) -> Stop:
         """Return a stop that a round has followed; only that may tell that a node was lost in it."""
-        if entry.lost and stop.cause is Cause.CRASH:
-            stop = stop._replace(cause=Cause.NODE_LOSS, nodes=entry.lost)
-        return stop._replace(resumed=step)
+        is_loss = entry.lost and stop.cause is Cause.CRASH
+        return stop._replace(cause=Cause.NODE_LOSS, nodes=entry.lost) if is_loss else stop
 
     def _round_over(self, time: float, record: Record, before: RunState, after: RunState) -> None:
         ended = after.ended

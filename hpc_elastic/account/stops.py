@@ -70,6 +70,7 @@ class Stop(NamedTuple):
     taken: Mapping[str, str] = {}  # lost nodes that a user had Slurm take, and how
     drill: str = ""  # the drill that did it, for people
     leavers: tuple[Leaver, ...] = ()  # the nodes of an array that were called away
+    is_least: bool = False  # the workers have not told the step of `resumed`, which may be newer
 
 
 def leaver_of(entry: NodeLeft) -> Leaver | None:

@@ -151,6 +151,7 @@ class Course(NamedTuple):
         resumed: the round that the run came back with; None until then.
         ending: how the run ended, if it did.
         steps_lost: steps that are computed again; None if that is not known.
+        most_lost: the same, at most: workers that have told no step may go on from a state in memory.
         others: faults meanwhile that are not the drill's.
         overtaken: whether the target of the drill ended for another reason before an agent noticed the drill.
         agreed: whether the workers stop at a step that all have agreed on, and whose checkpoint is `saved`.
@@ -167,6 +168,7 @@ class Course(NamedTuple):
     agreed: bool = False
     unsaved: str = ""
     had_nothing_to_save: bool = False
+    most_lost: int | None = None
 
     @property
     def is_over(self) -> bool:
@@ -179,14 +181,18 @@ class Course(NamedTuple):
         return any(phase.name == "noticed" for phase in self.phases)
 
 
-def course_of(records: Sequence[Record], blow: Blow, saved: Sequence[Saved]) -> Course:
+def course_of(
+    records: Sequence[Record], blow: Blow, saved: Sequence[Saved], begun: Mapping[int, int] | None = None
+) -> Course:
     """Return the course of a run after a drill.
 
     Args:
         records: the journal.
         blow: the deed of the drill, its target and its time.
         saved: all durable checkpoints.
+        begun: the steps that rounds went on from, by their numbers, where their workers have told.
     """
+    begun = begun or {}
     after = [record for record in records if record.number > blow.last]
     noticed = next(
         (record for at, record in enumerate(after) if is_trace(record.entry, blow, after[at:])), None
@@ -197,7 +203,7 @@ def course_of(records: Sequence[Record], blow: Blow, saved: Sequence[Saved]) -> 
         since = [record for record in since if record.number <= formed.number]
     phases, step = _phases(blow, noticed, since, saved)
     if formed is not None:
-        phases.append(DrillPhase("running again", formed.at - blow.at, _running(formed.entry)))
+        phases.append(DrillPhase("running again", formed.at - blow.at, _running(formed.entry, begun)))
     ended = _first(after, RunEnded) if formed is None else None
     ending = ended.entry if ended is not None and isinstance(ended.entry, RunEnded) else None
     others = tuple(
@@ -211,10 +217,11 @@ def course_of(records: Sequence[Record], blow: Blow, saved: Sequence[Saved]) -> 
     resumed = formed.entry if formed is not None and isinstance(formed.entry, RoundFormed) else None
     overtaken = noticed is None and blow.rank is not None and _is_over(after, blow.round)
     agreed = any(isinstance(one.entry, StopAgreed) and one.entry.step >= 0 for one in since)
-    lost, unsaved = _lost(step, resumed), _unsaved(since, phases, resumed)
+    most_lost, unsaved = _lost(step, resumed, begun), _unsaved(since, phases, resumed)
+    lost = None if _is_untold(resumed, begun) and most_lost else most_lost
     had_nothing = resumed is not None and resumed.checkpoint is not None and lost == 0
     had_nothing = had_nothing and bool(saved) and all(mark.at < blow.at for mark in saved)
-    return Course(phases, resumed, ending, lost, others, overtaken, agreed, unsaved, had_nothing)
+    return Course(phases, resumed, ending, lost, others, overtaken, agreed, unsaved, had_nothing, most_lost)
 
 
 def _unsaved(since: Iterable[Record], phases: Iterable[DrillPhase], resumed: RoundFormed | None) -> str:
@@ -273,7 +280,9 @@ def verdict(course: Course, but: str = "") -> tuple[bool, str]:
     if course.resumed is not None:
         lost = course.steps_lost
         steps = "" if lost is None else f"; {count_text(lost, 'step')} computed again"
-        if lost is None and course.resumed.checkpoint is None:
+        if lost is None and course.most_lost:
+            steps = f"; at most {count_text(course.most_lost, 'step')} computed again"
+        elif lost is None and course.resumed.checkpoint is None:
             steps = "; the lost steps are not known: it marks no checkpoint, and tells no step"
         also = f"; not the drill alone was at work: {last}" if last else ""
         buts = "".join(f"; but {one}" for one in (course.unsaved, but) if one)
@@ -368,18 +377,28 @@ def _who(entry: RoundEnded) -> str:
     return f" ({nodes}; rank {failure['rank']}, {how})"
 
 
-def _running(entry: object) -> str:
+def _running(entry: object, begun: Mapping[int, int]) -> str:
     if not isinstance(entry, RoundFormed):
         return ""
-    nodes = count_text(len(entry.members), "node")
-    begins = f"from step {entry.checkpoint.step}" if entry.checkpoint else "from the beginning"
-    return f"round {entry.number} on {nodes}, {begins}"
+    step = _step(entry, begun)
+    begins = f"from step {step}" if step or entry.checkpoint else "from the beginning"
+    if _is_untold(entry, begun):
+        begins = f"newest checkpoint: {f'step {step}' if entry.checkpoint else 'none'}"
+    return f"round {entry.number} on {count_text(len(entry.members), 'node')}, {begins}"
 
 
-def _lost(step: int | None, resumed: RoundFormed | None) -> int | None:
-    if step is None or resumed is None:
-        return None
-    return max(0, step - (resumed.checkpoint.step if resumed.checkpoint else 0))
+def _is_untold(formed: RoundFormed | None, begun: Mapping[int, int]) -> bool:
+    """Tell whether the workers of a round may go on from a state in memory, and have not told so far."""
+    return formed is not None and bool(begun) and formed.number not in begun
+
+
+def _step(formed: RoundFormed, begun: Mapping[int, int]) -> int:
+    """Return the step that a round goes on from, as far as it is known."""
+    return begun.get(formed.number, formed.checkpoint.step if formed.checkpoint else 0)
+
+
+def _lost(step: int | None, resumed: RoundFormed | None, begun: Mapping[int, int]) -> int | None:
+    return None if step is None or resumed is None else max(0, step - _step(resumed, begun))
 
 
 class Blow(NamedTuple):

@@ -7,6 +7,7 @@ the clocks of two may differ by an hour.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from hpc_elastic.exit_codes import ExitCode
@@ -88,14 +89,18 @@ class Moment(NamedTuple):
     is_ending: bool = False  # the run has ended with it
 
 
-def timeline(records: Iterable[Record], *, by_torchrun: bool = False) -> list[Moment]:
+def timeline(
+    records: Iterable[Record], *, by_torchrun: bool = False, begun: Mapping[int, int] | None = None
+) -> list[Moment]:
     """Return the events, oldest first; records that changed nothing are left out.
 
     Args:
         records: of the run.
         by_torchrun: its agents are torchrun's, which do not tell how many workers they have.
+        begun: the steps that rounds went on from, by their numbers, where their workers have told.
     """
-    texts: Mapping[type, _Text] = {**_TEXTS, RoundFormed: _met} if by_torchrun else _TEXTS
+    formed = _met if by_torchrun else partial(_formed, begun=begun)
+    texts: Mapping[type, _Text] = {**_TEXTS, RoundFormed: formed}
     state, moments = RunState(), []
     newest: dict[type, Record] = {}  # record of each kind
     for record in records:
@@ -168,14 +173,25 @@ def _which_start(epoch: Epoch) -> str:
     return f" ({', '.join(parts)})" if parts else ""
 
 
-def _formed(entry: RoundFormed, before: RunState, span_s: float | None) -> str:
+def _formed(
+    entry: RoundFormed, before: RunState, span_s: float | None, begun: Mapping[int, int] | None = None
+) -> str:
     nodes = tuple(member.node for member in entry.members)
     names = names_text(nodes)
-    step = "" if entry.checkpoint is None else f", from step {entry.checkpoint.step}"
+    step = _step_text(entry, begun or {})
     size = f"{count_text(entry.workers, 'worker')} on {names}"
     gone = tuple(name for name in entry.lost if name not in nodes)  # others are back with a new agent
     lost = f", without {names_text(gone)} (lost)" if gone else ""
     return f"round {entry.number}: {size}{lost}{step}, formed{_for(' in ', span_s)}{_in_vain(entry, before)}"
+
+
+def _step_text(entry: RoundFormed, begun: Mapping[int, int]) -> str:
+    """Return where the workers of a round begin; it may be newer than the checkpoint."""
+    step = None if entry.checkpoint is None else entry.checkpoint.step
+    if begun and entry.number not in begun:
+        return "" if step is None else f", newest checkpoint: step {step}"
+    found = begun.get(entry.number, step)
+    return f", from step {found}" if found or step is not None else ""
 
 
 def _in_vain(entry: RoundFormed, before: RunState) -> str:

@@ -101,6 +101,41 @@ def test_a_state_that_was_kept_in_memory_costs_no_steps() -> None:
     assert (21, 0, 0) == (stop.stop.resumed, stop.lost_steps, account.lost_steps)
 
 
+def test_steps_count_as_lost_once_the_next_round_has_told_where_it_begins() -> None:
+    """Workers that tell where they begin may have a newer state in memory: until then a file is a bound."""
+    told = [fact._replace(began=0) if fact.at == 140.0 else fact for fact in CRASHED_FACTS]
+    (stop,) = account_of(History(CRASHED[:4], told[:6], now=275.0)).stops
+    assert (10, True, None, 11) == (stop.stop.resumed, stop.stop.is_least, stop.lost_steps, stop.perhaps_lost)
+    (stop,) = account_of(History(CRASHED[:4], told[:8], now=290.0)).stops
+    assert (10, False, 11, 0) == (stop.stop.resumed, stop.stop.is_least, stop.lost_steps, stop.perhaps_lost)
+
+
+def test_a_round_that_fails_before_its_first_step_does_not_settle_what_is_lost() -> None:
+    """A state that is kept in memory outlives a round whose workers are killed as they start."""
+    records = _records(
+        (100.0, EpochStarted(FIRST, "7", ("a",))),
+        (110.0, _round(1, FIRST)),
+        (200.0, RoundEnded(1, Cause.CRASH, ("a",), None)),
+        (210.0, _round(2, FIRST)),
+        (220.0, RoundEnded(2, Cause.CRASH, ("a",), None)),
+        (230.0, _round(3, FIRST)),
+    )
+    first, third = _fact(1, Doing.STEP, 150.0, 2, 5), _fact(3, Doing.STEP, 250.0, 6, 6)
+    told = [first._replace(began=0), third._replace(began=5)]
+    account = account_of(History(records, told, now=260.0))
+    assert [(5, 0), (5, None)] == [(one.stop.resumed, one.lost_steps) for one in account.stops]
+    assert 0 == account.lost_steps
+
+
+@pytest.mark.parametrize(("decision", "lost"), [(Decision.DONE, 0), (Decision.CANCELLED, 11)])
+def test_the_end_of_a_run_settles_what_is_lost(decision: Decision, lost: int) -> None:
+    """A run that is done without another step has lost none; the memory of one that is cancelled is gone."""
+    told = [fact._replace(began=0) if fact.at == 140.0 else fact for fact in CRASHED_FACTS[:6]]
+    records = [*CRASHED[:4], Record(5, 400.0, "a", RunEnded(decision, 0, "", None))]
+    (stop,) = account_of(History(records, told)).stops
+    assert (lost, 0) == (stop.lost_steps, stop.perhaps_lost)
+
+
 def test_steps_after_the_end_of_their_round_count() -> None:
     """Ranks that go on until they are ended have done their steps, which the run then has lost."""
     late = [_fact(1, Doing.STEP, 249.0, 3, 41) if fact.at == 240.0 else fact for fact in CRASHED_FACTS]

@@ -56,13 +56,15 @@ def drain(cause: Cause, node: str, then: Then = Then.LEAVE, detail: str = "") ->
     return DrainRequested(cause, node, then, detail)
 
 
-def follow(blow: Blow, *entries: Entry, saved: tuple[Saved, ...] = ()) -> Course:
+def follow(
+    blow: Blow, *entries: Entry, saved: tuple[Saved, ...] = (), begun: dict[int, int] | None = None
+) -> Course:
     """Return what is known once these records have followed, one a second after the drill."""
     before = [Record(number, 1.0, "n1", Note(EPOCH, "x")) for number in range(1, blow.last + 1)]
     after = [
         Record(number, blow.at + number - blow.last, "n1", entry) for number, entry in enumerate(entries, 5)
     ]
-    return course_of([*before, *after], blow, saved)
+    return course_of([*before, *after], blow, saved, begun)
 
 
 @pytest.mark.parametrize(
@@ -253,3 +255,15 @@ def test_workers_that_tell_no_step_do_not_ask(step: int | None, lost: int | None
         one.text for one in course.phases if "told" in one.name
     )
     assert (lost, False) == (course.steps_lost, course.agreed)
+
+
+def test_steps_of_workers_that_may_have_a_state_in_memory_are_at_most_lost() -> None:
+    """They tell where they begin with their first step, and the drill is over before that."""
+    entries = (crashed("n2", 3), formed(2))
+    course = follow(CRASH, *entries, begun={1: 0})
+    assert "round 2 on 2 nodes, newest checkpoint: none" == course.phases[-1].text
+    assert (None, 50) == (course.steps_lost, course.most_lost)
+    assert (True, "the run came back; at most 50 steps computed again") == verdict(course)
+    told = follow(CRASH, *entries, begun={1: 0, 2: 49})
+    assert "round 2 on 2 nodes, from step 49" == told.phases[-1].text
+    assert (True, "the run came back; 1 step computed again") == verdict(told)

@@ -35,10 +35,10 @@ CRASH = {"rank": 3, "node": "n2", "exitcode": -9, "message": "MemoryError: full\
 BOTH = (Member("n1.1", "n1", 2), Member("n2.1", "n2", 2))
 
 
-def texts(*entries: tuple[float, Entry]) -> list[str]:
+def texts(*entries: tuple[float, Entry], begun: dict[int, int] | None = None) -> list[str]:
     """Return the lines for entries at these times."""
     records = [Record(number, at, "n1", entry) for number, (at, entry) in enumerate(entries, 1)]
-    return [moment.text for moment in timeline(records)]
+    return [moment.text for moment in timeline(records, begun=begun)]
 
 
 def test_a_lost_node_with_a_new_agent_is_not_said_to_be_missing() -> None:
@@ -262,3 +262,23 @@ def test_a_warning_that_came_too_early_is_told() -> None:
         "n1 was warned 118 s before the time limit, which is most of this start: workers are asked to save "
         "30 s before it"
     ) == told[-1]
+
+
+def test_a_round_is_told_with_the_step_that_its_workers_went_on_from() -> None:
+    """It may be newer than the checkpoint; until they have told, only the checkpoint is known."""
+    mark = MarkedCheckpoint(40, None)
+    told = texts(
+        (0, EpochStarted(FIRST, "7", ("n1", "n2"))),
+        (1, RoundFormed(1, FIRST, BOTH, "n1", 1, None)),
+        (2, RoundEnded(1, Cause.CRASH, ("n2",), CRASH)),
+        (3, RoundFormed(2, FIRST, BOTH, "n1", 1, mark)),
+        (4, RoundEnded(2, Cause.CRASH, ("n2",), CRASH)),
+        (5, RoundFormed(3, FIRST, BOTH, "n1", 1, mark)),
+        begun={1: 0, 2: 57},
+    )
+    sized = "4 workers on n1, n2"
+    assert [
+        f"round 1: {sized}, formed in 1.0 s",
+        f"round 2: {sized}, from step 57, formed in 1.0 s",
+        f"round 3: {sized}, newest checkpoint: step 40, formed in 1.0 s",
+    ] == told[1::2]

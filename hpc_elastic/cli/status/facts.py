@@ -114,7 +114,8 @@ def status_facts(run: RunFiles, asked: SlurmAnswer, account: Account) -> list[tu
     if asked.job is not None and asked.job.state is JobState.ENDED and state.ending is None:
         facts += [("batch log", path) for path in batch_log(run)]
     if run.records:
-        last = moments_of(run.records, by_torchrun=run.is_torchruns)[-1]
+        begun = account.series.begun
+        last = moments_of(run.records, by_torchrun=run.is_torchruns, begun=begun)[-1]
         text = state.ending.decision.value if last.is_ending and state.ending is not None else last.text
         ago = f" ({span_text(now_s - last.at)} ago)" if last.at <= now_s else ""  # its clock may be ahead
         facts.append(("last", f"{date_text(last.at)}{ago} {text}"))

@@ -168,6 +168,7 @@ def _stop_json(stop: StopFact) -> dict[str, Any]:
         "drill": stop.last.drill,
         "cost_s": _round(stop.seconds),
         "lost_steps": stop.lost_steps,
+        "perhaps_lost_steps": stop.perhaps_lost,
         "resumed_step": stop.last.resumed,
         "ended_start": stop.last.left,
         "evidence": stop.evidence,

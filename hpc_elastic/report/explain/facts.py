@@ -61,6 +61,7 @@ class StopFact(NamedTuple):
     seconds: float  # without new steps, of all of them
     lost_steps: int
     nodes: tuple[str, ...]  # where it happened
+    perhaps_lost: int = 0  # at most so many more, as the workers of the next round have not told so far
     evidence: str = ""  # the file that shows more, below the run directory; empty: none
 
 
@@ -110,10 +111,11 @@ def _alike(stops: Sequence[StopCost]) -> list[StopFact]:
                 times=group.times + 1,
                 seconds=group.seconds + one.seconds,
                 lost_steps=group.lost_steps + lost,
+                perhaps_lost=group.perhaps_lost + one.perhaps_lost,
                 nodes=tuple(dict.fromkeys((*group.nodes, *one.stop.nodes))),
             )
         else:
-            found.append(StopFact(one.stop, one.stop, 1, one.seconds, lost, one.stop.nodes))
+            found.append(StopFact(one.stop, one.stop, 1, one.seconds, lost, one.stop.nodes, one.perhaps_lost))
     return found
 
 

@@ -84,7 +84,8 @@ def _causes(account: Account) -> Iterator[tuple[str, ...]]:
 def _stops(found: Explanation) -> Iterator[tuple[str, ...]]:
     for stop in reversed(found.stops):
         when, cost = date_text(stop.last.at), span_text(stop.seconds)
-        yield when, str(stop.times), cause_of(stop), cost, str(stop.lost_steps), stop.evidence
+        most = f"at most {stop.lost_steps + stop.perhaps_lost}" if stop.perhaps_lost else str(stop.lost_steps)
+        yield when, str(stop.times), cause_of(stop), cost, most, stop.evidence
 
 
 def _slow(records: Sequence[Record]) -> Iterator[tuple[str, ...]]:

@@ -358,15 +358,18 @@ def _loss_text(stop: StopFact) -> str:
 
 
 def _cost_text(stop: StopFact) -> str:
-    steps = f", {count_text(stop.lost_steps, 'step')} lost" if stop.lost_steps else ""
+    steps = stop.lost_steps + stop.perhaps_lost
+    lost = f", {'at most ' if stop.perhaps_lost else ''}{count_text(steps, 'step')} lost" if steps else ""
     in_all = " in all" if stop.times > 1 else ""
-    return f"cost {span_text(stop.seconds)}{in_all}{steps}"
+    return f"cost {span_text(stop.seconds)}{in_all}{lost}"
 
 
 def _resumed_text(stop: Stop) -> str:
     if stop.resumed is None:
         return "no round has followed yet"
     again = "in the next start" if stop.left else "in the next round"
+    if stop.is_least:
+        return f"continued {again} from step {stop.resumed}, or from a newer one in memory"
     return f"continued {again} from step {stop.resumed}"
 
 

@@ -7,12 +7,14 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import Annotated, Optional
 
 import typer
 
+from hpc_elastic.account.facts import begun_steps
+from hpc_elastic.account.read import read_facts
 from hpc_elastic.cli.run_argument import AsJson, RunArgument, find_one_run
 from hpc_elastic.cli.say import hand_out, say, say_in_colour
 from hpc_elastic.clock import SystemClock
@@ -311,8 +313,9 @@ def _follow(run: RunFiles, blow: Blow, patience_s: float) -> Course:
     clock = SystemClock()
     shown: set[tuple[str, str]] = set()
     began = told_at = clock.monotonic()
+    begun = begun_steps(read_facts(run.paths))  # once, as each node has a file
     while True:
-        course = _course(run, blow)
+        course = _course(run, blow, begun)
         for phase in sorted((*course.phases, *course.others), key=lambda one: one.after_s):
             what = (phase.name, phase.text if phase.name == MEANWHILE else "")
             if what not in shown:
@@ -365,8 +368,8 @@ def _tell_waiting(run: RunFiles, waited_s: float) -> None:
     say(f"  {waited_s:7.0f} s  waiting{how}")
 
 
-def _course(run: RunFiles, blow: Blow) -> Course:
-    return course_of(read_records(run.paths), blow, _saved(run))
+def _course(run: RunFiles, blow: Blow, begun: Mapping[int, int] | None = None) -> Course:
+    return course_of(read_records(run.paths), blow, _saved(run), begun)
 
 
 def _saved(run: RunFiles) -> list[Saved]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Optional
 
 from hpc_elastic.account.account import Account, account_of
+from hpc_elastic.account.facts import begun_steps
+from hpc_elastic.account.read import read_facts
 from hpc_elastic.cli.parameters import Flag, Positional
 from hpc_elastic.cli.run_argument import AsJson, RunArgument, find_run, holds_runs
 from hpc_elastic.cli.say import fitting, hand_out, say, say_aside, say_fact, say_in_colour
@@ -18,6 +20,7 @@ from hpc_elastic.report.explain.as_json import run_json, status_json, timeline_j
 from hpc_elastic.report.explain.facts import history_of
 from hpc_elastic.report.queue_text import what_helps
 from hpc_elastic.report.run_status import RunPhase, RunStatus, RunView, size_text, status_of
+from hpc_elastic.report.timeline import Moment
 from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.parse import JobState
@@ -142,8 +145,7 @@ def timeline(run: RunArgument, json: AsJson = False) -> int:  # noqa: FBT002 - a
     """Show the events of a run: starts, rounds, failures, drains, requeues, the end."""
     found = read_run(find_run(run))
     if json:
-        moments = moments_of(found.records, by_torchrun=found.is_torchruns)
-        hand_out(timeline_json(run_json(found, ask_status(found)[1]), found.submissions, moments))
+        hand_out(timeline_json(run_json(found, ask_status(found)[1]), found.submissions, _moments(found)))
         return 0
     _print_timeline(found)
     _print_outside(found)
@@ -160,9 +162,14 @@ def _print_outside(run: RunFiles) -> None:
         say(f"{date_text(SystemClock().wall())}  Slurm says now: {visible(where.text)}")
 
 
+def _moments(run: RunFiles) -> list[Moment]:
+    begun = begun_steps(read_facts(run.paths))
+    return moments_of(run.records, by_torchrun=run.is_torchruns, begun=begun)
+
+
 def _print_timeline(run: RunFiles) -> None:
     told = -1
-    for moment in moments_of(run.records, by_torchrun=run.is_torchruns):
+    for moment in _moments(run):
         for done in run.submissions:
             if told < done.number <= moment.submission:
                 say(f"{done.time or '?':<19}  submitted as {_job_name(done.job_id)}")

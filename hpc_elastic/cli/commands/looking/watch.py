@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Optional
 
@@ -172,6 +173,7 @@ class _Watched:
         self._pacer = Pacer()
         self._ask_at = self._account_at = self._journal_at = float("-inf")
         self._steps: tuple[int, ...] = ()  # the newest one of the account; empty: it has none
+        self._begun: Mapping[int, int] = {}  # steps that rounds went on from, as their workers told
         self._total: int | None = None
         self._pace = ""
         self._gpus: dict[str, str] = {}  # by node
@@ -219,8 +221,12 @@ class _Watched:
             self._run = self._run._replace(records=records, state=fold(self._run.state, new))
         if self._run.state.last != self._told:
             self._told = self._run.state.last
-            moments = moments_of(self._run.records, by_torchrun=self._run.is_torchruns)[-5:]
-            self._events = tuple(f"{clock_text(one.at)} {visible(one.text)}" for one in moments)
+            self._make_events()
+
+    def _make_events(self) -> None:
+        records, is_torchruns = self._run.records, self._run.is_torchruns
+        moments = moments_of(records, by_torchrun=is_torchruns, begun=self._begun)[-5:]
+        self._events = tuple(f"{clock_text(one.at)} {visible(one.text)}" for one in moments)
 
     def _silent_s(self, now: float) -> float | None:
         """Return for how long all agents that are to beat have been silent [s]; None if one is not."""
@@ -236,6 +242,9 @@ class _Watched:
             tuple(step for _, step in account.series.progress[-1:]),
             account.series.total,
         )
+        if account.series.begun != self._begun:
+            self._begun = account.series.begun
+            self._make_events()
         self._gpus = {one.node: gpus_now_text(one) for one in account.gpus}
         parts = []
         if pace is not None:
