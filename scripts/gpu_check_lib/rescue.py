@@ -110,6 +110,7 @@ def cost(_: Path) -> Facts:
     took = []
     for _turn in range(200):
         began = time.perf_counter()
+        layout.read()
         layout.note()
         layout.on_host()
         layout.mark()

@@ -54,6 +54,8 @@ class Position:
 class Net(nn.Module):
     """A network with a layer that no step uses, so that the optimizer has no state for it.
 
+    Its counter is another tensor after each step.
+
     Args:
         width: of the hidden layer.
     """
@@ -63,9 +65,12 @@ class Net(nn.Module):
         self.layers = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 1))
         self.unused = nn.Linear(2, 2)
         self.tied = self.layers[0]  # of two names, as the embeddings of language models are
+        self.calls: torch.Tensor
+        self.register_buffer("calls", torch.zeros(()))
 
     def forward(self, x: torch.Tensor) -> Any:
         """Return what the layers make of a batch."""
+        self.calls = self.calls + 1
         return self.layers(x)
 
 

@@ -323,6 +323,7 @@ def test_a_value_that_pickle_refuses_is_named(ranks: RankServer, tmp_path: Path)
     [
         ("no names", "the state is a list, in place of a dict", 'write {"model": model, "optimizer": optim'),
         ("a closure", "PyTorch cannot load the state of LBFGS", "leave out 'a', which then begins anew"),
+        ("sparse", "PyTorch cannot load the state of SparseAdam", "leave out 'a', which then begins anew"),
         ("no module", "no module of the state has all parameters of the optimizer 'a'", "give both: "),
         (
             "live list",
@@ -344,6 +345,7 @@ def test_a_wrong_state_is_refused_before_the_first_step(
         "no names": [model],
         "no module": {"a": torch.optim.SGD(model.parameters())},
         "a closure": {"model": model, "a": torch.optim.LBFGS(model.parameters())},
+        "sparse": {"model": model, "a": torch.optim.SparseAdam(model.parameters())},
         "live list": {"a": [model, 1]},
         "a function": {"model": model, "a": lambda: model},
     }

@@ -227,7 +227,7 @@ class TrainState:
 
     def _check_optimizer(self, entry: Entry) -> None:
         self.model_of(entry)
-        if needs_closure(entry.value):
+        if is_unloadable(entry.value):
             raise InputError(
                 f"PyTorch cannot load the state of {type(entry.value).__name__}",
                 where=WHERE,
@@ -557,10 +557,14 @@ def _has_state(value: Any) -> bool:
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
-def needs_closure(optimizer: Any) -> bool:
-    """Tell whether an optimizer has no step without a closure; by one PyTorch makes a state to load into."""
+def is_unloadable(optimizer: Any) -> bool:
+    """Tell whether an optimizer has no step without a closure, or for gradients that are not sparse.
+
+    By a step of zeros PyTorch makes the state to load into.
+    """
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-    return closure is not None and closure.default is closure.empty
+    needs_closure = closure is not None and closure.default is closure.empty
+    return needs_closure or any(kind.__name__ == "SparseAdam" for kind in type(optimizer).__mro__)
 
 
 def leaves(tree: dict[str, Any], name: str) -> Iterator[Entry]:

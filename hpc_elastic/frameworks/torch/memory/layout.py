@@ -1,32 +1,34 @@
 """The tensors of a training by the way in which they change, and the content of a state that is kept.
 
 Counters of batch norms, schedules and loaders change outside optimizers and are small: they are copied after
-each step. A GPU may be behind its program, and its state is copied on a stream of its own, beside work that
-hangs.
+each step, also where a program has put another tensor in the place of one. A GPU may be behind its program,
+and its state is copied on a stream of its own, beside work that hangs.
 """
 
 from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.frameworks.torch.memory.marks import DeviceMark, HostMark
+from hpc_elastic.frameworks.torch.memory.places import Census, places_of
 from hpc_elastic.frameworks.torch.train_state import (
     Entry,
     Replicated,
     Torch,
     TrainState,
+    is_unloadable,
     leaves,
-    needs_closure,
 )
 from hpc_elastic.named_tuple import NamedTuple
 
 _SMALL = 1 << 16  # bytes of a tensor that is copied after each step
 _SMALL_SUM = 1 << 22  # of all of them
+_EXTRA = "_extra_state"  # ends the name of the value of a module's get_extra_state
 
 
 class UnfitStateError(HpcElasticError):
@@ -44,19 +46,21 @@ class Whole(NamedTuple):
         step: steps completed.
         groups: by optimizer, the values of its groups of parameters.
         rest: the values of this rank outside modules, optimizers and tensors; pickled.
-        versions: of the tensors that must not have changed since.
+        fixed: the large tensors outside optimizers, by name.
+        versions: of those, which must not have changed since.
         on_host: with a state on a GPU, the values of it that are not there, by name.
     """
 
     step: int
     groups: dict[str, list[dict[str, Any]]]
     rest: bytes
-    versions: list[int]
+    fixed: dict[str, Any]
+    versions: list[tuple[int, int]]
     on_host: dict[str, Any]
 
 
 class Layout:
-    """The tensors of a training, by the way in which they change; made once.
+    """The tensors of a training, by the way in which they change; made once for the same modules.
 
     Args:
         lib: PyTorch's modules.
@@ -71,11 +75,14 @@ class Layout:
         self._state = state
         self.optimizers = [one for one in state.entries if isinstance(one.value, lib.torch.optim.Optimizer)]
         for one in self.optimizers:
-            if needs_closure(one.value):
+            if is_unloadable(one.value):
                 raise UnfitStateError(f"PyTorch cannot load the state of {type(one.value).__name__}")
         found, own = state.parts()
         self._tensors = {name: value for name, value in found.items() if self._is_outside_optimizers(name)}
         self.device = self._device_of(found)
+        self._places = places_of(lib, state.entries, self._tensors)
+        self._made = self._without_place()
+        self._census = Census(lib, state.entries)
         self._stream = None if self.device is None else lib.torch.cuda.Stream(self.device)
         self._names = {one.name: self._named(one) for one in self.optimizers}
         self._stepped = {
@@ -84,16 +91,54 @@ class Layout:
             for parameter, name in self._names[one.name].items()
         }
         others = {name: tensor for name, tensor in self._tensors.items() if name not in self._stepped}
+        self._now = {
+            name: self._places[name].value if name in self._places else tensor
+            for name, tensor in others.items()
+        }
         small, self._fixed = _by_size(others)
-        self._copied = {name: tensor for name, tensor in small.items() if self._is_here(tensor)}
-        self._beside = {name: tensor for name, tensor in small.items() if name not in self._copied}
+        self._copied = [name for name in small if self._is_here(small[name])]
+        self._beside = [name for name in small if name not in self._copied]
         self._states: list[Any] = []  # of the optimizers
         self._known: list[tuple[int, int]] = []
         self._optimized: list[tuple[str, dict[str, Any], str]] = []
-        self._copies = [tensor.detach().clone() for tensor in self._copied.values()]
+        self._copies = [self._tensors[name].detach().clone() for name in self._copied]
         if self._content().keys() != found.keys():
             raise UnfitStateError("the optimizer's state has other names than those that PyTorch gives it")
         self.is_alike = all(self._is_alike(one) for one in state.entries if one.name in own)
+
+    def _without_place(self) -> dict[str, Any]:
+        """Return copies of the tensors that modules make for their state, as for quantized weights.
+
+        Raises:
+            UnfitStateError: a module gives something else than tensors, or a state of its own.
+        """
+        whole = {one.name for one in self._state.entries}  # tensors by themselves
+        names = [name for name in self._tensors if name not in self._places and name not in whole]
+        for name in names:
+            is_tensor = isinstance(self._tensors[name], self._lib.torch.Tensor)
+            if not is_tensor or _EXTRA in name.split("."):
+                raise UnfitStateError(f"{name} is no parameter or buffer of its module")
+        return {name: self._tensors[name].detach().clone() for name in names}
+
+    def read(self) -> bool:
+        """Read which tensors stand in the modules now; return whether they have those that they had.
+
+        Raises:
+            UnfitStateError: a tensor that a module makes for its state is not the same each time.
+        """
+        made, self._made = self._made, {}
+        if made:
+            found, _ = self._state.parts()
+            for name, before in made.items():
+                if not self._lib.torch.equal(found[name], before):
+                    raise UnfitStateError(f"{name} changes, and is no parameter or buffer of its module")
+        for name, before in self._now.items():
+            now = self._places[name].value if name in self._places else before
+            if now is not before:
+                if now is None or now.shape != before.shape:
+                    return False
+                self._now[name] = now
+        return self._census.is_unchanged()
 
     def _is_outside_optimizers(self, name: str) -> bool:
         return not any(name.startswith(f"{one.name}.") for one in self.optimizers)
@@ -157,7 +202,7 @@ class Layout:
         known = [(id(state), len(state)) for state in states]  # loading puts another one in its place
         if self._known != known:
             self._states, self._known, self._optimized = states, known, self._optimized_on_host()
-        found = {name: _noted(value) for name, value in self._beside.items()}
+        found = {name: _noted(self._now[name]) for name in self._beside}
         for name, state, key in self._optimized:
             found[name] = _noted(state[key])
         return found
@@ -209,16 +254,13 @@ class Layout:
             for name, value in values.items()
         }
 
-    def note(self) -> list[int]:
-        """Copy the small tensors outside optimizers; return the versions of the large ones."""
+    def note(self) -> tuple[dict[str, Any], list[tuple[int, int]]]:
+        """Copy the small tensors outside optimizers; return the large ones, and their versions."""
         with self._lib.torch.no_grad():
             if self._copies:
-                self._lib.torch._foreach_copy_(self._copies, list(self._copied.values()))
-        return self.versions()
-
-    def versions(self) -> list[int]:
-        """Return the versions of tensors that should not change outside optimizers."""
-        return [tensor._version for tensor in self._fixed.values()]  # noqa: SLF001 - PyTorch's, for this
+                self._lib.torch._foreach_copy_(self._copies, [self._now[name] for name in self._copied])
+        fixed = {name: self._now[name] for name in self._fixed}
+        return fixed, versions(fixed.values())
 
     def content(self, whole: Whole) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the tensors and values of a whole state, on the CPU; there the tensors are the training's.
@@ -227,9 +269,12 @@ class Layout:
             UnfitStateError: parameters lie elsewhere than before, or are not finite.
         """
         for name, parameter in self._stepped.items():
-            if parameter.data_ptr() != self._tensors[name].data_ptr():
+            there = self._places[name].value if name in self._places else parameter
+            at = self._tensors[name].data_ptr()
+            if there is None or there.data_ptr() != at or parameter.data_ptr() != at:
                 raise UnfitStateError(f"{name} was replaced by another tensor")
-        tensors = {**self._content(), **dict(zip(self._copied, self._copies, strict=True))}
+        fixed = {name: tensor.detach() for name, tensor in whole.fixed.items()}
+        tensors = {**self._content(), **fixed, **dict(zip(self._copied, self._copies, strict=True))}
         for name, noted in whole.on_host.items():
             is_number = hasattr(tensors[name], "dim") and not hasattr(noted, "dim")
             tensors[name] = self._lib.torch.full_like(tensors[name], noted) if is_number else noted
@@ -285,6 +330,11 @@ class Layout:
                 tree = {"state": {names[parameter]: dict(state)}}
                 found.update((leaf.name, leaf.value) for leaf in leaves(tree, entry.name))
         return found
+
+
+def versions(tensors: Iterable[Any]) -> list[tuple[int, int]]:
+    """Return numbers that are others when tensors have changed, or got other memory."""
+    return [(one._version, one.data_ptr()) for one in tensors]  # noqa: SLF001 - PyTorch's, for this
 
 
 def _by_size(tensors: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -24,6 +24,7 @@ from hpc_elastic.frameworks.torch.memory.layout import (
     ShardedStateError,
     UnfitStateError,
     Whole,
+    versions,
     without_parameters,
 )
 from hpc_elastic.frameworks.torch.memory.marks import Marks, Noted
@@ -117,12 +118,12 @@ class Rescue:
         tell_not_kept(str(error), is_news=self._place.rank == 0 and not is_copied)
 
     def _note(self, step: int, state: TrainState, layout: Layout) -> Whole:
-        versions = layout.note()
+        fixed, numbers = layout.note()
         rest = pickle.dumps(layout.rest(state))
         groups = {one.name: without_parameters(one.value) for one in layout.optimizers}
         if not layout.is_alike:
             self._own.write(step, rest)
-        return Whole(step, groups, rest, versions, layout.on_host())
+        return Whole(step, groups, rest, fixed, numbers, layout.on_host())
 
     def _layout_of(self, state: TrainState) -> Layout:
         torch = self._lib.torch
@@ -133,7 +134,7 @@ class Rescue:
             len(group["params"]) for found in groups for group in found
         ]  # they grow as layers are unfrozen
         known = (*map(id, objects), *sizes)
-        if self._layout is None or known != self._known:
+        if self._layout is None or known != self._known or not self._layout.read():
             self._marks.forget()
             self._layout, self._known = Layout(self._lib, state), known
             for entry in self._layout.optimizers:
@@ -234,7 +235,7 @@ class Rescue:
             return True  # nothing is new
         if layout.device is not None and not self._has_stepped:
             raise UnfitStateError("no step of an optimizer was noticed")
-        if not _is_whole(noted, layout):
+        if not _is_whole(noted):
             return False
         whole = noted.value
         place = self._place._replace(step=whole.step, is_alike=layout.is_alike)
@@ -247,7 +248,7 @@ class Rescue:
             with layout.aside():
                 tensors, own = layout.content(whole)
                 content = {"tensors": tensors, "own": pickled(self._lib, own)}
-            if not _is_whole(noted, layout) or not self._written(place, content, noted, layout):
+            if not _is_whole(noted) or not self._written(place, content, noted, layout):
                 return False
         took_s = self._clock.monotonic() - began
         what = f"the state of step {place.step} is kept in this node's memory"
@@ -258,7 +259,7 @@ class Rescue:
         path = os.path.join(self.folder, place.file_name)
         try:
             self._lib.torch.save(content, f"{path}{PRIVATE}")
-            if layout.device is None and not _is_whole(noted, layout):  # else a copy is written
+            if layout.device is None and not _is_whole(noted):  # else a copy is written
                 return False
             os.rename(f"{path}{PRIVATE}", path)
         finally:
@@ -305,5 +306,5 @@ def steps_as_torch(optimizer: Any) -> bool:
     return getattr(type(optimizer).step, "__module__", "").startswith("torch.optim.")
 
 
-def _is_whole(noted: Noted[Whole], layout: Layout) -> bool:
-    return noted.is_whole() and layout.versions() == noted.value.versions
+def _is_whole(noted: Noted[Whole]) -> bool:
+    return noted.is_whole() and versions(noted.value.fixed.values()) == noted.value.versions
