@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from hpc_elastic.testing.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
-LIMIT_S = 40.0
+LIMIT_S = 120.0
 TELL = (
     'echo "$RANK $WORLD_SIZE $MASTER_ADDR:$MASTER_PORT $GROUP_RANK $ROLE_NAME $ROLE_RANK $ROLE_WORLD_SIZE'
     ' $LOCAL_RANK $LOCAL_WORLD_SIZE $TORCHELASTIC_RESTART_COUNT $$" >> "{told}"; '

@@ -14,7 +14,7 @@ from tests.agent.elastic_nodes import Nodes, gate, open_gate
 from tests.agent.elastic_program import SIGNALLED, Options, handler_of
 from tests.node.agents import is_running
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 FOR_EVER = "while :; do sleep 0.1; done"
 TWO: dict[str, Any] = {"min_nodes": 2, "max_nodes": 2}

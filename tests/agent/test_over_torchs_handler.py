@@ -10,7 +10,7 @@ import pytest
 from hpc_elastic.meet.interface import free_port
 from tests.agent.elastic_nodes import Nodes
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

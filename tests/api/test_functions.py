@@ -29,7 +29,7 @@ from hpc_elastic.slurm.run_jobs.run_files import RunFiles
 from hpc_elastic.slurm.run_jobs.signs_of_life import SILENT_S
 from tests.slurm.test_signs_of_life import ROUND, LaterClock, tell, write
 
-LIMIT_S = 50.0
+LIMIT_S = 120.0
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-LIMIT_S = 50.0
+LIMIT_S = 120.0
 
 REPORT = """
 import json, os, sys, threading

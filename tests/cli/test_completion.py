@@ -31,7 +31,9 @@ def offered(shell: str, words: str, cwd: Path) -> list[str]:
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",
     }
     argv = [sys.executable, "-c", "from hpc_elastic.cli.main import main; main([])"]
-    done = subprocess.run(argv, capture_output=True, text=True, env=environ, timeout=50, cwd=cwd, check=False)
+    done = subprocess.run(
+        argv, capture_output=True, text=True, env=environ, timeout=150, cwd=cwd, check=False
+    )
     assert "" == done.stderr
     return done.stdout.split()
 

@@ -47,7 +47,7 @@ def test_each_file_is_read_once(paths: RunPaths, command: str) -> None:
     code = COUNTED.format(command=command, root=paths.root)
     argv = [sys.executable, "-c", code]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=50, env=environ)
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=150, env=environ)
     opened = Counter(json.loads(done.stderr.splitlines()[-1]))
     records = [str(path) for path in Path(paths.journal).glob("*/*")]
     assert 41 == len(records)

@@ -24,7 +24,7 @@ def told(directory: Path, *flags: str, **given: str) -> list[str | None]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=50,
+        timeout=150,
     )
     found: list[str | None] = json.loads(done.stdout.splitlines()[-1])
     return found

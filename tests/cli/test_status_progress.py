@@ -188,7 +188,7 @@ def test_lines_fit_a_terminal(paths: RunPaths) -> None:
     leader, follower = pty.openpty()
     try:
         argv = [sys.executable, "-m", "hpc_elastic", "status", paths.root]
-        subprocess.run(argv, stdout=follower, check=True, timeout=50)
+        subprocess.run(argv, stdout=follower, check=True, timeout=150)
         os.close(follower)
         data = b""
         while chunk := _read(leader):

@@ -192,7 +192,7 @@ class Screen:
     def wait(self) -> int:
         """Wait for the end of the command, and return its exit code."""
         try:
-            return self._process.wait(timeout=50)
+            return self._process.wait(timeout=150)
         finally:
             os.close(self._leader)
 

@@ -77,7 +77,7 @@ def _run(argv: list[str], cwd: Path, environ: Mapping[str, str] | None = None) -
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=150,
     )
     assert 0 == done.returncode, done.stderr
     return done.stdout
@@ -180,5 +180,5 @@ def test_a_launch_on_two_nodes(tmp_path: Path) -> None:
         )
         for node in ("n1", "n2")
     ]
-    told = [process.communicate(timeout=50) for process in started]
+    told = [process.communicate(timeout=150) for process in started]
     assert ["0 node 0 of 2\n", "1 node 1 of 2\n"] == [out for out, _ in told], told

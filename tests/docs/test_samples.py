@@ -343,7 +343,7 @@ def test_samples_of_torchelastic_run(name: str, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=150,
     )
     assert 0 == done.returncode, done.stderr
     lines = done.stdout.splitlines()

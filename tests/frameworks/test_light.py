@@ -20,7 +20,7 @@ sys.meta_path.insert(0, Absent())
 def python(program: str) -> subprocess.CompletedProcess[str]:
     """Run a program."""
     return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=50
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=150
     )
 
 

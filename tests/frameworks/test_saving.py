@@ -195,7 +195,7 @@ def test_a_loop_goes_on_after_a_kill(tmp_path: Path) -> None:
     def run(steps: int, die_at: int, round_number: int) -> subprocess.CompletedProcess[str]:
         words = [sys.executable, "-c", COUNT, str(steps), str(die_at)]
         place = {**environ, Env.ROUND: str(round_number)}
-        return subprocess.run(words, env=place, capture_output=True, text=True, check=False, timeout=50)
+        return subprocess.run(words, env=place, capture_output=True, text=True, check=False, timeout=150)
 
     assert 7 == run(8, 5, 1).returncode
     assert "[0, 1, 2, 3, 4, 5, 6, 7] False\n" == run(8, 0, 2).stdout
@@ -207,7 +207,7 @@ def test_a_loop_without_a_run_is_a_loop(tmp_path: Path) -> None:
     words = [sys.executable, "-c", COUNT, "3", "0"]
     environ = {name: text for name, text in os.environ.items() if not name.startswith("HPC_ELASTIC")}
     done = subprocess.run(
-        words, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True, timeout=50
+        words, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True, timeout=150
     )
     assert "[0, 1, 2] False\n" == done.stdout
     assert ["step-2-0"] == os.listdir(tmp_path / "saved")

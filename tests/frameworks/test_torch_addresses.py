@@ -27,7 +27,7 @@ from hpc_elastic.frameworks.torch.addresses import _ordered as ordered
 from hpc_elastic.frameworks.torch.meeting import Reach
 from hpc_elastic.testing.waiting import wait_until
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 NO_NAME = "x" * 64  # too long for a name, so nobody is asked for it
 INTERFACES = {
     "docker0": ("172.17.0.1",),

@@ -23,7 +23,7 @@ def launches(package: str, directory: Path) -> dict[str, Any]:
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         check=True,
-        timeout=50,
+        timeout=150,
     )
     return dict(json.loads((directory / "found.json").read_text()))
 

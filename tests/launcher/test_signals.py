@@ -163,7 +163,7 @@ config = LaunchConfig(1, 1, 1, run_id="toy", rdzv_backend="shared_fs", max_resta
 elastic_launch(config, train)()
 """)
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode
     assert "put the launch below: if __name__ == '__main__':" in done.stderr
@@ -188,7 +188,7 @@ if __name__ == "__main__":
         print(elastic_launch(config, train)(Point(1))[0].x)
 """)
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False
     )
     assert "2\n2\n2\n" == done.stdout, done.stderr
 

@@ -156,7 +156,7 @@ def test_queues_can_be_arguments(method: str, tmp_path: Path) -> None:
     """What the standard library shares between processes can be handed over."""
     queue = multiprocessing.get_context(method).Queue()
     assert not run(workers.put, (queue, 7), method=method, log_dir=str(tmp_path)).is_failed()
-    assert queue.get(timeout=20) == 7
+    assert queue.get(timeout=120) == 7
     queue.close()
     queue.join_thread()
 

@@ -48,7 +48,7 @@ def test_signal_becomes_an_exception_and_goes_to_the_workers(tmp_path: Path, fif
     parent = start_parent(tmp_path, f"import signal; open({fifo!r}, 'w').write('x\\n'); signal.pause()")
     wait_line(fifo)
     parent.send_signal(signal.SIGHUP)
-    output = parent.communicate(timeout=20)[0].splitlines()
+    output = parent.communicate(timeout=120)[0].splitlines()
     assert output == [f"Process {parent.pid} got signal: 1 SIGHUP", "{0: -1} True"]
 
 
@@ -67,7 +67,7 @@ while True: signal.pause()
     parent.send_signal(signal.SIGTERM)
     wait_line(told)
     parent.send_signal(signal.SIGTERM)
-    output = parent.communicate(timeout=20)[0].splitlines()
+    output = parent.communicate(timeout=120)[0].splitlines()
     assert output[1:] == ["again SIGTERM", "{0: -9} True"]
 
 

@@ -19,7 +19,7 @@ from hpc_elastic.record.run_log import read_records, read_state
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.run_jobs.submissions import Submission, record
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 QUICK = ("--heartbeat-interval", "0.2", "--lease", "1.2")
 
 REPORT = """

@@ -23,7 +23,7 @@ from hpc_elastic.node.listeners.health_check import (
 from hpc_elastic.testing.clock import FakeClock
 from hpc_elastic.testing.waiting import wait_until
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 MODULE = "hpc_elastic.node.listeners.health_check"
 
 

@@ -110,7 +110,7 @@ def test_a_worker_that_overstays_is_killed_with_its_script(watchdog: Watchdog, e
     """The program around it ends too, its stacks are in its stderr, and this process goes on."""
     inner = f"{sys.executable} -c '{TIMED}' {watchdog.path}; sleep 600"
     worker = subprocess.Popen(["/bin/sh", "-c", inner], stderr=subprocess.PIPE, start_new_session=True)
-    _, stderr = worker.communicate(timeout=20)
+    _, stderr = worker.communicate(timeout=120)
     assert -signal.SIGKILL == worker.returncode
     assert b"most recent call first" in stderr
     wait_until(lambda: len(events.told) == 3, "the events")

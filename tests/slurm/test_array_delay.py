@@ -21,7 +21,7 @@ from hpc_elastic.slurm.watch.array_delay import Looks, TaskWatch, is_delayed, st
 from hpc_elastic.slurm.watch.job_watch import WatchOptions
 from tests.slurm.array_stand_in import ArraySlurm
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 WAITS = {
     "JobState": "PENDING",
     "Reason": "BeginTime",

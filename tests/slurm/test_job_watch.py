@@ -30,7 +30,7 @@ from hpc_elastic.slurm.watch import job_watch
 from hpc_elastic.slurm.watch.job_watch import JobPlace, JobWatch, WatchOptions, place_of
 from hpc_elastic.testing.clock import FakeClock
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 CONFIG = "KillWait = 20 sec\nPreemptType = preempt/partition_prio\n"
 LOW = {"PartitionName": "low", "GraceTime": "60", "PreemptMode": "REQUEUE"}
 

@@ -14,7 +14,7 @@ from hpc_elastic.slurm.end import requeue
 from hpc_elastic.slurm.end.requeue import LastResort
 from hpc_elastic.testing.clock import FakeClock
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 KILLED = {"JobState": "FAILED", "Reason": "RaisedSignal:9(Killed)"}
 
 

@@ -95,7 +95,7 @@ def test_a_terminal_that_is_not_read_is_told_what_was_left_out(tmp_path: Path, r
     """Each gap has its size, the run's own lines are all there, and so is the end with the failure."""
     runs.append(run := Run(tmp_path, 250_000, subprocess.PIPE))
     run.wait_ended()
-    output, _ = run.process.communicate(timeout=50)
+    output, _ = run.process.communicate(timeout=150)
     shown = after_announcement(output)
     parts = re.split(
         rb"\.\.\. ([\d,]+) bytes were left out here; they are in \S+/slurm-local-\d+\.out\n", shown

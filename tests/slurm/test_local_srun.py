@@ -91,14 +91,14 @@ def test_the_exit_code_is_the_highest(tmp_path: Path) -> None:
     """As srun's."""
     code = "import os, sys; sys.exit({'0': 75, '1': 3}[os.environ['SLURM_NODEID']])"
     process = srun(tmp_path / "ready", 2, code)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert 75 == process.returncode
 
 
 def test_an_agent_that_is_killed_leaves_the_others_alone(tmp_path: Path) -> None:
     """The others go on to their end; the log names the node."""
     code = "import os; os.environ['SLURM_NODEID'] == '0' and os.kill(os.getpid(), 9); print('went on')"
-    output, _ = (process := srun(tmp_path / "ready", 2, code)).communicate(timeout=30)
+    output, _ = (process := srun(tmp_path / "ready", 2, code)).communicate(timeout=120)
     assert 137 == process.returncode
     assert "went on" in output
     assert "SIGKILL ended the agent of local1" in output
@@ -117,7 +117,7 @@ def test_signals_go_to_every_agent(tmp_path: Path) -> None:
         lambda: all((tmp_path / name).exists() for name in ("ready", "local1", "local2")), "agents run"
     )
     os.kill(int(ready.read_text()), signal.SIGUSR2)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=120)
     assert (0, 2) == (process.returncode, output.count("SIGUSR2"))
     assert not ready.exists()
 
@@ -125,6 +125,6 @@ def test_signals_go_to_every_agent(tmp_path: Path) -> None:
 def test_a_command_that_does_not_exist_is_named(tmp_path: Path) -> None:
     """The code is the shell's."""
     argv = [sys.executable, "-m", "hpc_elastic.slurm.local.srun", "--nodes=1", "/no/such/agent"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
     assert 127 == done.returncode
     assert "/no/such/agent" in done.stderr

@@ -95,7 +95,7 @@ def test_signals_are_passed_on(number: signal.Signals) -> None:
     with started(HEARS) as (process, _):
         process.send_signal(number)
         assert number.name == line(process)
-        assert 7 == process.wait(timeout=30)
+        assert 7 == process.wait(timeout=120)
 
 
 def test_it_is_nobodys_descendant() -> None:
@@ -119,7 +119,7 @@ def test_it_is_nobodys_descendant() -> None:
 def test_it_ends_as_the_work_ends(body: str, code: int) -> None:
     """However the work ends by itself."""
     with started(body) as (process, _):
-        assert code == process.wait(timeout=30)
+        assert code == process.wait(timeout=120)
 
 
 def test_the_work_is_killed_with_it() -> None:
@@ -139,7 +139,7 @@ def test_a_work_that_is_killed_is_told() -> None:
         wait_until(lambda: gone(pid), "the work to be gone", timeout_s=30)
         assert process.poll() is None
         os.kill(child, signal.SIGUSR1)
-        assert -signal.SIGKILL == process.wait(timeout=30)
+        assert -signal.SIGKILL == process.wait(timeout=120)
 
 
 def test_a_suspended_job_stands_still() -> None:
@@ -157,4 +157,4 @@ def test_a_suspended_job_stands_still() -> None:
         wait_until(lambda: states() == {"S"}, "all to go on", timeout_s=30)
         process.send_signal(signal.SIGTERM)
         os.kill(pids[2], signal.SIGUSR1)
-        assert signal.SIGTERM == process.wait(timeout=30)
+        assert signal.SIGTERM == process.wait(timeout=120)

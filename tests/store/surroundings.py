@@ -46,7 +46,7 @@ def why_no_mounts() -> str:
 def run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run a program to its end."""
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=50)
+    return subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=150)
 
 
 def hpc_elastic(*words: str) -> list[str]:

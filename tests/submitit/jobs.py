@@ -9,7 +9,7 @@ from typing import Any
 
 import submitit
 
-LIMIT_S = 50.0
+LIMIT_S = 120.0
 
 
 def executor(folder: Path | str, nodes: int = 1, **parameters: Any) -> submitit.AutoExecutor:

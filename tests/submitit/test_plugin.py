@@ -136,7 +136,7 @@ def test_the_hook_of_submitit_is_called(tmp_path: Path) -> None:
     while Path(f"/proc/{job.job_id.removeprefix('local-')}").exists():
         threading.Event().wait(0.05)
     words = [sys.executable, "-m", "hpc_elastic", "submit", "--resume", run.directory, "--local", "1"]
-    subprocess.run(words, check=True, capture_output=True, timeout=50)
+    subprocess.run(words, check=True, capture_output=True, timeout=150)
     assert 42 == job.result()
 
 

@@ -61,7 +61,7 @@ def test_functions_run_without_slurm(tmp_path: Path, path_without_slurm: str) ->
         env={**os.environ, "PATH": path_without_slurm},
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=150,
         check=False,
     )
     assert 0 == done.returncode, done.stderr

@@ -69,7 +69,7 @@ def test_a_workers_exit_code(tmp_path: Path) -> None:
         folder = tmp_path / module
         folder.mkdir()
         launcher = start(module, folder, FAILS, 2)
-        outputs[module] = launcher.communicate(timeout=50)[0]
+        outputs[module] = launcher.communicate(timeout=150)[0]
         codes[module] = launcher.returncode
     assert {TORCHRUN: 1, OURS: 7} == codes
     assert "exitcode  : -15" in outputs[TORCHRUN].partition("Root Cause")[0]
@@ -105,7 +105,7 @@ def test_a_killed_launchers_worker(workers: dict[str, int]) -> None:
 def test_error_files_ranks_and_weight() -> None:
     """Theirs raises for what a dying worker leaves, shares one mapping, and loads a thousand modules."""
     script = str(Path(__file__).with_name("torch_calls.py"))
-    told = subprocess.run([sys.executable, script], check=True, capture_output=True, text=True, timeout=50)
+    told = subprocess.run([sys.executable, script], check=True, capture_output=True, text=True, timeout=150)
     found = json.loads(told.stdout)
     assert {"empty": "JSONDecodeError", "cut": "JSONDecodeError", "foreign": "KeyError"} == {
         name: found[name] for name in ("empty", "cut", "foreign")
