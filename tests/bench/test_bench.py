@@ -17,10 +17,11 @@ from bench_lib.kills import StepNote, lost_share
 from hpc_elastic.cli import app
 from hpc_elastic.record.run_log import read_records
 
+pytestmark = pytest.mark.timeout(300)
 BENCH = Path(__file__).parents[2] / "scripts" / "bench"
 
 
-def bench(*options: str, timeout_s: float = 50) -> subprocess.CompletedProcess[str]:
+def bench(*options: str, timeout_s: float = 250) -> subprocess.CompletedProcess[str]:
     """Run scripts/bench on hpc_elastic alone."""
     argv = [sys.executable, str(BENCH), "--quick", "--only", "hpc_elastic", *options]
     return subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False)
@@ -77,13 +78,12 @@ def test_unknown_measure_is_refused() -> None:
 
 @pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.timeout(200)
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 def test_saves_are_measured_beside_a_copy_in_memory(tmp_path: Path) -> None:
     """Each way to save has its samples and a line of the table; nothing is left of what was saved."""
     into = tmp_path / "saves.json"
     small = ("--size", "16", "--in", str(tmp_path), "--json", str(into))
-    ended = bench("--measure", "save", *small, timeout_s=150)
+    ended = bench("--measure", "save", *small)
     assert 0 == ended.returncode, ended.stderr
     record = json.loads(into.read_text())
     assert [] == record["failures"]

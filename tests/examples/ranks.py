@@ -17,6 +17,7 @@ from hpc_elastic.record import checkpoints
 from hpc_elastic.worker.channel import SETTLE_S, Channel
 
 REPOSITORY = Path(__file__).parents[2]
+HOLD = Path(__file__).with_name("hold.py")
 
 
 class Ranks:
@@ -32,19 +33,24 @@ class Ranks:
     def __init__(self, script: str, directory: Path, limit_s: float, world_size: int = 2) -> None:
         self._script = REPOSITORY / script
         self._directory = directory
+        self._sign = directory / "hold"  # as long as it exists, ranks wait at one step
         self._limit_s = limit_s
         self._world_size = world_size
         self._paths = RunPaths(directory)
         self._channels: list[Channel] = []
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *options: str, by: Sequence[str] = ()) -> Ranks:
+    def start(self, *options: str, by: Sequence[str] = (), held_at: int | None = None) -> Ranks:
         """Start all ranks from the newest checkpoint.
 
         Args:
             options: of the example.
             by: a program, with arguments, that runs it.
+            held_at: the step after which all ranks wait until they are killed or drained; None: they do not.
         """
+        if held_at is not None:
+            self._sign.touch()
+            by = (str(HOLD), str(held_at), str(self._sign))
         port = _free_port()
         saved = checkpoints.to_env(checkpoints.latest(self._paths))
         for rank in range(self._world_size):
@@ -100,6 +106,7 @@ class Ranks:
         stop = max(channel.stop_bound for channel in self._channels)
         for channel in self._channels:
             channel.stop_step = stop
+        self._sign.unlink()
         for process in self._processes:
             process.wait(self._limit_s)
         return [channel.stopped_at for channel in self._channels]

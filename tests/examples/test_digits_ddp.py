@@ -71,7 +71,7 @@ def test_crash(new_ranks: Callable[[str], Ranks], tmp_path: Path, expected: byte
 def test_kill(new_ranks: Callable[[str], Ranks], expected: bytes) -> None:
     """After SIGKILL of all ranks accuracy and weights are the same."""
     ranks = new_ranks("kill")
-    ranks.start(*OPTIONS, "--step-time", "0.01").wait_for_step(45)
+    ranks.start(*OPTIONS, held_at=45).wait_for_step(45)
     ranks.kill()
     assert (ranks.saved_step() or 0) >= 20
     assert [0, 0] == ranks.start(*OPTIONS).wait()
@@ -81,7 +81,7 @@ def test_kill(new_ranks: Callable[[str], Ranks], expected: bytes) -> None:
 def test_preemption(new_ranks: Callable[[str], Ranks], expected: bytes) -> None:
     """A stop request leaves no rank in a collective: both stop at one step, which is saved."""
     ranks = new_ranks("preempt")
-    ranks.start(*OPTIONS, "--step-time", "0.01").wait_for_step(30)
+    ranks.start(*OPTIONS, held_at=30).wait_for_step(30)
     stopped_at = ranks.drain()
     assert 1 == len(set(stopped_at))
     assert [0, 0] == ranks.wait()

@@ -13,8 +13,9 @@ import pytest
 
 from tests.examples.ranks import REPOSITORY, Ranks
 
+pytestmark = pytest.mark.timeout(300)
 SCRIPT = "examples/plain/train.py"
-LIMIT_S = 15.0
+LIMIT_S = 100.0
 OPTIONS = ("--steps", "60", "--save-every", "10")
 
 
@@ -67,9 +68,9 @@ def test_crash(new_ranks: Callable[[str], Ranks], expected: bytes) -> None:
 
 
 def test_kill(new_ranks: Callable[[str], Ranks], expected: bytes) -> None:
-    """After SIGKILL at any moment the result is the same."""
+    """After SIGKILL in the middle the result is the same."""
     ranks = new_ranks("kill")
-    ranks.start(*OPTIONS, "--step-time", "0.01").wait_for_step(24)
+    ranks.start(*OPTIONS, held_at=24).wait_for_step(24)
     ranks.kill()
     assert (ranks.saved_step() or 0) >= 20
     assert [0, 0] == ranks.start(*OPTIONS).wait()
@@ -79,7 +80,7 @@ def test_kill(new_ranks: Callable[[str], Ranks], expected: bytes) -> None:
 def test_preemption(new_ranks: Callable[[str], Ranks], expected: bytes) -> None:
     """A stop request ends all ranks at one step, which is saved, and the result is the same."""
     ranks = new_ranks("preempt")
-    ranks.start(*OPTIONS, "--step-time", "0.01").wait_for_step(14)
+    ranks.start(*OPTIONS, held_at=14).wait_for_step(14)
     stopped_at = ranks.drain()
     assert 1 == len(set(stopped_at))
     assert [0, 0] == ranks.wait()

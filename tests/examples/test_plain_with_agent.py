@@ -6,27 +6,36 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import checkpoints
+from hpc_elastic.record.journal import StopAgreed
+from hpc_elastic.record.run_log import read_records
+from hpc_elastic.testing.waiting import wait_until
+from tests.examples.ranks import HOLD, REPOSITORY
 
-REPOSITORY = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(300)
 SCRIPT = REPOSITORY / "examples" / "plain" / "train.py"
-LIMIT_S = 30.0
+LIMIT_S = 100.0
 OPTIONS = ("--steps", "60", "--save-every", "10")
 
 
-def start(directory: Path, *options: str, max_restarts: int = 0) -> subprocess.Popen[bytes]:
-    """Start an agent with two workers."""
+def start(
+    directory: Path, *options: str, max_restarts: int = 0, held_at: int | None = None
+) -> subprocess.Popen[bytes]:
+    """Start an agent with two workers, which wait after a step as long as the file `hold` exists."""
     directory.mkdir(exist_ok=True)
+    sign = directory / "hold"
+    if held_at is not None:
+        sign.touch()
+    by = () if held_at is None else (str(HOLD), str(held_at), str(sign))
     argv = [
         *(sys.executable, "-m", "hpc_elastic", "run", "--run-dir", str(directory / "run")),
         *("--nnodes", "1", "--nproc-per-node", "2", "--max-restarts", str(max_restarts)),
-        *(str(SCRIPT), "--out", str(directory / "result.json"), *OPTIONS, *options),
+        *(*by, str(SCRIPT), "--out", str(directory / "result.json"), *OPTIONS, *options),
     ]
     return subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
 
@@ -39,10 +48,12 @@ def saved_step(directory: Path) -> int:
 
 def wait_for_checkpoint(directory: Path, step: int) -> None:
     """Wait until a checkpoint of at least that step is durable."""
-    deadline = time.monotonic() + LIMIT_S
-    while saved_step(directory) < step:
-        assert time.monotonic() < deadline, f"no checkpoint of step {step}"
-        time.sleep(0.005)
+    wait_until(lambda: saved_step(directory) >= step, f"a checkpoint of step {step}", timeout_s=LIMIT_S)
+
+
+def has_agreed_to_stop(directory: Path) -> bool:
+    """Tell whether the step is known after which all ranks stop."""
+    return any(isinstance(one.entry, StopAgreed) for one in read_records(RunPaths(directory / "run")))
 
 
 @pytest.fixture
@@ -81,9 +92,11 @@ def test_each_run_keeps_its_files_to_itself(tmp_path: Path) -> None:
 def test_preemption(tmp_path: Path, expected: bytes) -> None:
     """SIGTERM to the agent saves a checkpoint between two regular ones; the next start goes on from it."""
     directory = tmp_path / "preempt"
-    agent = start(directory, "--step-time", "0.02")
+    agent = start(directory, held_at=14)
     wait_for_checkpoint(directory, 10)
     agent.send_signal(signal.SIGTERM)
+    wait_until(lambda: has_agreed_to_stop(directory), "the step of the stop", timeout_s=LIMIT_S)
+    (directory / "hold").unlink()
     assert 128 + signal.SIGTERM == agent.wait(LIMIT_S)
     assert not (directory / "result.json").exists()
     assert 10 < saved_step(directory) < 60
@@ -95,7 +108,7 @@ def test_preemption(tmp_path: Path, expected: bytes) -> None:
 def test_killed_agent(tmp_path: Path, expected: bytes) -> None:
     """SIGKILL of the agent ends its workers; the next start goes on from the last save."""
     directory = tmp_path / "kill"
-    agent = start(directory, "--step-time", "0.02")
+    agent = start(directory, held_at=24)
     wait_for_checkpoint(directory, 20)
     agent.kill()
     agent.wait(LIMIT_S)

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-LIMIT_S = 120.0
+LIMIT_S = 250.0
 
 
 @contextmanager

@@ -144,6 +144,7 @@ def test_a_state_in_memory_is_not_loaded_into_a_training_that_begins_elsewhere()
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_sigterm_is_not_lightnings() -> None:
     """Its handler waits for other ranks in a collective; nor is the shape of the run Slurm's."""
     if importlib.util.find_spec("lightning") is None:
@@ -153,7 +154,7 @@ def test_sigterm_is_not_lightnings() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=55,
+        timeout=250,
     )
     assert 0 == done.returncode, done.stderr
     asked = done.stdout.split()

@@ -15,7 +15,7 @@ from tests.frameworks import forked
 from tests.frameworks.local_runs import REPOSITORY, SAVE_EVERY, STEP_TIME_S, STEPS, LocalRun
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(900)]
 
 EXAMPLES = REPOSITORY / "examples"
 LIBRARIES = {

@@ -15,6 +15,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "hydra_submitit"
 
 @pytest.mark.torch  # the extra of the other frameworks has it
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_each_job_of_a_sweep_is_a_run(tmp_path: Path) -> None:
     """Two jobs, each with checkpoints and a value of its own."""
     if importlib.util.find_spec("hydra_plugins") is None:
@@ -22,7 +23,7 @@ def test_each_job_of_a_sweep_is_a_run(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLE, tmp_path / "example")
     argv = [sys.executable, "train.py", "--multirun", "lr=0.1,0.01", "steps=20", "hydra.sweep.dir=sweep"]
     done = subprocess.run(
-        argv, cwd=tmp_path / "example", capture_output=True, text=True, check=False, timeout=55
+        argv, cwd=tmp_path / "example", capture_output=True, text=True, check=False, timeout=250
     )
     assert 0 == done.returncode, done.stderr
     jobs = tmp_path / "example" / "sweep" / ".submitit"

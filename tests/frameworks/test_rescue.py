@@ -38,6 +38,7 @@ LIMIT_S = 120.0
 SEED = 7
 KILLS = 4
 STEPS = 160
+SPAN = 15  # steps of a start in which a rank is killed
 PAUSED_AT = 60
 SCRIPT = Path(__file__).with_name("rescued_training.py")
 
@@ -229,11 +230,15 @@ class Training:
         (self._place / "held").unlink()
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Have rank 0 wait, and so all, after the step `PAUSED_AT`; begin it before workers start."""
-        (self._place / "paused").write_text(str(PAUSED_AT))
+    def paused(self, step: int = PAUSED_AT) -> Iterator[None]:
+        """Have rank 0 wait, and so all, after a step; begin it before workers start."""
+        self.pause_at(step)
         yield
         (self._place / "paused").unlink()
+
+    def pause_at(self, step: int) -> None:
+        """Have rank 0 of the next start wait after a step."""
+        (self._place / "paused").write_text(str(step))
 
     def lines(self, rank: int) -> list[list[str]]:
         """Return what a rank has told."""
@@ -264,13 +269,11 @@ class Training:
             lambda: all(len(self.starts(rank)) == count for rank in (0, 1)), "a start", timeout_s=LIMIT_S
         )
 
-    def wait_for_lines(self, rank: int, count: int) -> None:
-        """Wait until a rank has written so many lines."""
-        wait_until(lambda: len(self.lines(rank)) >= count, "some steps", timeout_s=LIMIT_S)
-
     def kill_after(self, rank: int, steps: int) -> None:
-        """Kill a rank some steps from now."""
-        self.wait_for_lines(rank, len(self.lines(rank)) + steps)
+        """Kill a rank when it has made some steps since its newest start."""
+        start = max(place for place, line in enumerate(self.lines(rank)) if line[0] == "start")
+        first = start + 2  # after its two lines
+        wait_until(lambda: len(self.lines(rank)) >= first + steps, f"{steps} steps", timeout_s=LIMIT_S)
         os.kill(int(self.starts(rank)[-1][1]), signal.SIGKILL)
 
     def lose_node(self, rank: int) -> None:
@@ -316,10 +319,11 @@ def test_workers_that_are_killed_at_random_moments_cost_one_step_at_most(
     """From a seed; checkpoints in files are far apart, and the result is that of a run left alone."""
     training = new_training(*alone(KILLS))
     chance = random.Random(SEED)
-    with training.paused():  # without it the run might end before the last kill
+    with training.paused(SPAN):  # without it the run might be ahead of a kill
         for count in range(1, KILLS + 1):
             training.wait_for_start(count)
-            training.kill_after(chance.randrange(2), chance.randrange(PAUSED_AT // KILLS))
+            training.pause_at((count + 1) * SPAN)
+            training.kill_after(chance.randrange(2), chance.randrange(SPAN))
     assert 0 == training.wait()
     done = 0
     for kind, step, *_ in training.lines(0):
@@ -352,7 +356,7 @@ def test_a_preemption_and_a_lost_node_cost_one_step_at_most(
     """
     run = tmp_path / "run"
     flags = ("--nproc-per-node", "1", "--rdzv-id", "run", "--rdzv-endpoint", str(run))
-    more = ("--nnodes", "2", "--stop-timeout", "3", "--keep-in-memory", "300", "--max-restarts", "2")
+    more = ("--nnodes", "2", "--stop-timeout", "6", "--keep-in-memory", "300", "--max-restarts", "2")
     training = new_training(*flags, *more, agents=2, is_held=True)
     training.wait_for_step(30)
     training.preempt()
