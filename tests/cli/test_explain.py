@@ -15,6 +15,7 @@ from hpc_elastic.record.journal import (
     Cause,
     Decision,
     DrainRequested,
+    DrillBegan,
     Epoch,
     EpochStarted,
     FailedAlike,
@@ -104,6 +105,47 @@ def test_a_failure_on_several_nodes_blames_none(paths: RunPaths, capfd: pytest.C
     assert "(on n2, n1)" in out
     assert "will come again: mend the program" in out
     assert "nodes suspect" not in out
+
+
+KILLED = {"rank": 1, "node": "n2", "exitcode": -9, "message": ""}
+
+
+@pytest.mark.parametrize(("failure", "told"), [(KILLED, "dmesg"), (NAN, "mend the program")])
+def test_a_worker_that_is_killed_as_it_starts_is_no_fault_of_the_program(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], failure: dict[str, object], told: str
+) -> None:
+    """Whether the program tells steps and marks its saves is not known before its first step."""
+    write(
+        paths,
+        (0.0, STARTED),
+        (10.0, RoundFormed(1, EPOCH, MEMBERS[:1], "n1", 1, None)),
+        (12.0, RoundEnded(1, Cause.CRASH, ("n1",), failure, None)),
+        (13.0, RoundFormed(2, EPOCH, MEMBERS[:1], "n1", 1, None)),
+        (15.0, RoundEnded(2, Cause.CRASH, ("n1",), failure, None)),
+        (16.0, RunEnded(Decision.FAILED, 1, "a worker failed", failure)),
+    )
+    out = flat(explained(paths, capfd))
+    assert told in out.partition("To do:")[2]
+    assert "worker.tick" not in out
+    assert "no checkpoint is marked" not in out
+
+
+def test_the_crashes_of_drills_are_no_fault_of_the_program(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The user has killed the worker."""
+    write(
+        paths,
+        (0.0, STARTED),
+        (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)),
+        (11.0, DrillBegan(EPOCH, "a", "n2", "drill: rank 1 on n2 is killed")),
+        (12.0, RoundEnded(1, Cause.CRASH, ("n2",), KILLED, None)),
+        (13.0, RoundFormed(2, EPOCH, MEMBERS, "n1", 1, None)),
+        (14.0, DrillBegan(EPOCH, "b", "n2", "drill: rank 1 on n2 is killed")),
+        (15.0, RoundEnded(2, Cause.CRASH, ("n2",), KILLED, None)),
+        (16.0, RoundFormed(3, EPOCH, MEMBERS, "n1", 1, None)),
+    )
+    assert "same failure" not in flat(explained(paths, capfd))
 
 
 def test_a_failed_run_without_a_checkpoint_has_lost_all_steps(

@@ -57,6 +57,8 @@ def test_a_spec_survives_being_stored() -> None:
         ({"time": "4 parsecs"}, "time", "'4 parsecs' is not a time limit", "HH:MM:SS"),
         ({"max_restarts": -1}, "max_restarts", "max_restarts = -1 is less than 0", "0 or more"),
         ({"workers_per_node": 0}, "workers_per_node", "workers_per_node = 0 is less than 1", "1 or more"),
+        ({"workers_per_node": True}, "workers_per_node", "= True is not a whole number", "e.g. 4"),
+        ({"max_restarts": True}, "max_restarts", "max_restarts = True is not a whole number", "e.g. 4"),
         ({"gpus_per_node": "many"}, "gpus_per_node", "'many' is not a number of GPUs", "a100:8"),
         ({"nodes": 2, "workers_per_node": "many"}, "workers_per_node", "'many' is not a whole number", "= 4"),
         ({"modules": 3}, "modules", "modules = 3 is neither text nor a list", 'modules = ["one"'),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Sequence
 from enum import Enum
 from itertools import takewhile
@@ -18,7 +19,7 @@ from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import latest, newest_step, save_times
 from hpc_elastic.record.checkpoints import read_facts as read_checkpoint
-from hpc_elastic.record.journal import Cause, NodeSlow, Record, RoundEnded, RoundFormed
+from hpc_elastic.record.journal import Cause, Decision, NodeSlow, Record, RoundEnded, RoundFormed
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.same_failure import signature
 from hpc_elastic.record.save_interval import SaveTimes, best_interval_s, disturbances
@@ -26,6 +27,7 @@ from hpc_elastic.slurm.run_jobs.run_files import RunFiles
 
 MOST_STOPS = 8  # that are named one by one; the cost of all is in the table of causes
 _LONG_S = 600.0  # runs that took less are tries, whose shares of time mean little
+_WORKED_S = 300.0  # in which workers import their modules and do a step
 _MUCH = 0.05  # share of the wall time that is worth an advice
 _TWICE = 2
 
@@ -39,6 +41,7 @@ class Advice(str, Enum):
     TELL_STEPS = "tell_steps"  # the workers tell no steps
     SUSPECT_NODE = "suspect_node"  # the same failure came always on one node of several
     FIX_PROGRAM = "fix_program"  # the same failure came again and again on several nodes
+    FIND_KILLER = "find_killer"  # workers got SIGKILL again and again, which no program does to itself
     READ_STACKS = "read_stacks"  # the newest stops were hangs
     SHORTEN_START = "shorten_start"  # much is spent between the start of workers and their first step
 
@@ -155,10 +158,17 @@ def _advice(run: RunFiles, account: Account, groups: Sequence[StopFact]) -> list
         and len(account.starts) + len(account.stops) > 1
     ):
         found.append(AdviceFact(Advice.SHORTEN_START, start_s / account.wall_s))
-    has_worked = any(start.facts.rounds for start in account.starts)
-    if has_worked and not account.series.ticks and not run.is_torchruns:
+    if not account.series.ticks and _has_worked(run, account) and not run.is_torchruns:
         found.append(AdviceFact(Advice.TELL_STEPS))
     return found
+
+
+def _has_worked(run: RunFiles, account: Account) -> bool:
+    """Tell whether workers have run for so long that they must have done steps, or have finished."""
+    ending = run.state.ending
+    is_done = ending is not None and ending.decision is Decision.DONE
+    worked_s = sum(account.seconds.get(bucket, 0.0) for bucket in (Bucket.WORKING, Bucket.DOWN))
+    return account.series.ticks or is_done or worked_s >= _WORKED_S
 
 
 _OF_A_START = (Bucket.STARTING, Bucket.IMPORTING, Bucket.LOADING)
@@ -174,8 +184,8 @@ def _about_saves(run: RunFiles, account: Account) -> list[AdviceFact]:
     newest, progress = newest_step(run.paths, BEGINNING), run.state.progress
     vain = (progress.of_ended(newest) if is_running(run) else progress).starts_in_vain(newest)
     is_unmarked = newest == progress.newest == BEGINNING
-    has_stopped = bool(account.stops) and not run.is_torchruns
-    mark = [AdviceFact(Advice.MARK_SAVES)] if is_unmarked and has_stopped else []
+    may_mark = bool(account.stops) and not run.is_torchruns and not account.series.begun
+    mark = [AdviceFact(Advice.MARK_SAVES)] if is_unmarked and may_mark and _has_worked(run, account) else []
     if vain >= _TWICE:
         return [*mark, AdviceFact(Advice.SAVE_AT_ALL, vain, step=account.starts[-1].facts.began)]
     if is_unmarked:
@@ -237,7 +247,11 @@ def _about_failures(account: Account, groups: Sequence[StopFact]) -> list[Advice
     if not groups or groups[-1].first.failure is None or groups[-1].times < _TWICE:
         return []
     group = groups[-1]
+    if group.last.drill:
+        return []
     is_on_several = any(len(span.crew.members) > 1 for span in account.series.spans)
     if len(group.nodes) == 1 and is_on_several:
         return [AdviceFact(Advice.SUSPECT_NODE, group.times, group.nodes[0])]
-    return [AdviceFact(Advice.FIX_PROGRAM, group.times)]
+    failure = group.last.failure or {}
+    is_killed = failure.get("exitcode") == -signal.SIGKILL and not failure.get("message")
+    return [AdviceFact(Advice.FIND_KILLER if is_killed else Advice.FIX_PROGRAM, group.times)]

@@ -389,6 +389,8 @@ def _advice_text(fact: AdviceFact) -> str:
         f"program, or leave that node out: hpc-elastic nodes suspect {fact.node}",
         Advice.FIX_PROGRAM: f"the same failure came {number} times in a row, and will come again: mend "
         "the program",
+        Advice.FIND_KILLER: f"workers were killed from outside (SIGKILL) {number} times in a row: often "
+        "their node is short of memory; the log of its kernel tells (dmesg)",
         Advice.READ_STACKS: f"the workers hung ({count_text(number, 'time')}): the log of the last hang "
         "above has the stacks of all ranks; look for the rank that waits in another place than the others",
         Advice.SHORTEN_START: f"the start of workers takes {share_text(fact.number)} of the time: imports "

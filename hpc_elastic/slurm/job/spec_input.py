@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 
+def no_switch(value: object) -> object:
+    """Refuse true and false, which are numbers in Python."""
+    if isinstance(value, bool):
+        raise BadValueError(f"{value!r} is not a whole number", "write a number, e.g. 4")
+    return value
+
+
 def one_line(value: object) -> object:
     """Accept text without line breaks; numbers become text."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
