@@ -202,5 +202,8 @@ def atomic_write(path: str | os.PathLike[str]) -> AtomicWrite:
 
     Args:
         path: the file to create or replace; its directory must exist.
+
+    Raises:
+        InputError: `path` is no path.
     """
     return _progress().atomic_write(path)

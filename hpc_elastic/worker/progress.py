@@ -86,9 +86,10 @@ class WorkerProgress:
 
     def tick(self, step: int, total: int | None = None) -> None:
         """Publish a completed step, and how many the run is to have."""
-        if total is not None and self._channel is not None:
-            self._channel.total = _whole("total", total, 0)
+        total = None if total is None else _whole("total", total, 0)
         step = _whole("step", step, 0)
+        if total is not None and self._channel is not None:
+            self._channel.total = total
         self._ticked = step, self._clock.monotonic()
         if self._channel is not None:
             self._channel.tick(step, self._ticked[1])
@@ -242,7 +243,10 @@ class WorkerProgress:
 
     def atomic_write(self, path: str | os.PathLike[str]) -> AtomicWrite:
         """Return a context manager that writes a file whole or not at all."""
-        return AtomicWrite(path, self._round)
+        try:
+            return AtomicWrite(path, self._round)
+        except TypeError:
+            raise InputError(f"the file to write must be a path, not {path!r}", where=_WHERE) from None
 
     def latest_checkpoint(self) -> Checkpoint | None:
         """Return this rank's last save, else the checkpoint of the round, else that of the run directory."""

@@ -247,6 +247,15 @@ def test_a_step_is_a_whole_number(step: Any) -> None:
         progress.checkpoint_saved(1, 7, shards=1)  # type: ignore[arg-type]
 
 
+def test_wrong_values_are_refused_without_an_agent_too() -> None:
+    """Else a script that has worked by itself fails in its job."""
+    progress = WorkerProgress.from_environment({})
+    with pytest.raises(InputError, match="total must be a whole number, not 'x'"):
+        progress.tick(1, total="x")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="the file to write must be a path, not 5"):
+        progress.atomic_write(5)  # type: ignore[arg-type]
+
+
 def test_numbers_of_other_types_count(channel: Channel, tmp_path: Path) -> None:
     """Such as numpy's."""
 
