@@ -299,7 +299,7 @@ def check_positive(name: str, value: object, *, or_else: str | None = "None") ->
     if value is None and or_else is not None:
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        others = "" if or_else is None else f", {or_else}"
+        others = "" if or_else is None else f", {or_else}" if " or " in or_else else f" or {or_else}"
         raise InputError(
             f"{name} is {value!r}",
             where="hpc_elastic.frameworks",

@@ -92,7 +92,14 @@ def submit(wanted: WantedJobs) -> list[HpcElasticJob[Any]]:
     """
     place = JobPaths.get_first_id_independent_folder(wanted.folder)
     _check(wanted, place)
-    place.mkdir(parents=True, exist_ok=True)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"the folder {str(place)!r} cannot be used: {error.strerror}",
+            where="folder",
+            fix="give a directory in which you can write, on a file system that all nodes share",
+        ) from None
     with named_as_fields(parameter_of):
         return _submit(wanted, place)
 

@@ -66,6 +66,10 @@ class ElasticTask:
         _check_number("workers_per_node", workers_per_node, 1)
         _check_number("min_nodes", min_nodes, 1)
         _check_number("max_restarts", max_restarts, 0)
+        if not isinstance(run_dir, str | os.PathLike | None):
+            raise InputError(
+                f"run_dir is {run_dir!r}", where="ElasticTask", fix="give a path, or leave it out"
+            )
         if not are_names(preload):
             raise InputError(
                 f"preload is {preload!r}",

@@ -81,8 +81,9 @@ def test_leftovers_of_an_earlier_round_go() -> None:
 def test_a_value_that_cannot_be_is_refused(name: str, value: object) -> None:
     """It is named, and so is its argument."""
     wrong: dict[str, Any] = {name: value}
-    with pytest.raises(InputError, match=f"{name} is {value!r}"):
+    with pytest.raises(InputError, match=f"{name} is {value!r}") as refused:
         ElasticLoop(print, print, **wrong)
+    assert "number, None" not in str(refused.value)
 
 
 def test_a_number_of_steps_that_is_none_is_refused(tmp_path: Path) -> None:

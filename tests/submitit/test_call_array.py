@@ -254,6 +254,14 @@ def test_a_folder_that_slurm_cannot_expand_is_refused_at_once(tmp_path: Path) ->
     assert not folder.exists()
 
 
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    """As where its name is that of a file."""
+    folder = tmp_path / "file"
+    folder.touch()
+    with pytest.raises(InputError, match=r"folder: the folder '.*file' cannot be used: File exists\n  fix: "):
+        executor(folder).submit(add, 1, 2)
+
+
 def refuse(slurm: FakeSlurm, from_call: str, words: str = LIMIT) -> None:
     """Have sbatch fail at one of its submissions and all that follow it, for a limit on a user's jobs."""
     place = Path(slurm.bin) / "sbatch"

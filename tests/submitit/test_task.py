@@ -113,6 +113,7 @@ def test_the_hook_of_a_callable_inside_is_called(tmp_path: Path) -> None:
         (place, {"min_nodes": "2"}, "min_nodes = '2'"),
         (place, {"max_restarts": -1}, "max_restarts = -1"),
         (place, {"preload": "torch"}, "preload is 'torch'"),
+        (place, {"run_dir": 5}, "run_dir is 5"),
     ],
 )
 def test_what_cannot_work_is_refused_where_it_is_made(
