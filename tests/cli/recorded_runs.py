@@ -62,12 +62,22 @@ def write(paths: RunPaths, *entries: tuple[float, Entry]) -> None:
         assert store.append("journal", number, journal.encode(entry, at=BEGAN + at, by="n1", role=Role.AGENT))
 
 
-def write_facts(paths: RunPaths, *facts: tuple[int, float, int, int]) -> None:
-    """Write lines of the first node about steps: round, time [s since the begin], newest record, step."""
+def write_facts(paths: RunPaths, *facts: tuple[int, float, int, int], began: int | None = None) -> None:
+    """Write lines of the first node about steps: round, time [s since the begin], newest record, step.
+
+    Args:
+        paths: the run.
+        facts: the lines.
+        began: the step that the workers say they went on from in the first of them; None: they do not say.
+    """
     os.makedirs(paths.account)
     lines = [
-        encode_fact(WorkFact(number, Doing.STEP, BEGAN + at, at, "n1.1", known, step))
-        for number, at, known, step in facts
+        encode_fact(
+            WorkFact(
+                *(number, Doing.STEP, BEGAN + at, at, "n1.1", known, step), began=None if place else began
+            )
+        )
+        for place, (number, at, known, step) in enumerate(facts)
     ]
     (Path(paths.account) / "n1.log").write_bytes(b"".join(lines))
 

@@ -148,6 +148,38 @@ def test_the_crashes_of_drills_are_no_fault_of_the_program(
     assert "same failure" not in flat(explained(paths, capfd))
 
 
+@pytest.mark.parametrize(
+    ("saved", "told"),
+    [
+        (
+            10,
+            "at most 11 steps lost; continued in the next round from step 10, or from a newer one in memory",
+        ),
+        (21, "continued in the next round from step 21"),
+    ],
+)
+def test_a_state_in_memory_may_be_newer_than_the_checkpoint(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], saved: int, told: str
+) -> None:
+    """As long as the workers of the next round have not told; not if the newest step was saved."""
+    mark = MarkedCheckpoint(saved, None)
+    write(
+        paths,
+        (0.0, STARTED),
+        (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)),
+        (150.0, RoundEnded(1, Cause.CRASH, ("n2",), NAN, saved)),
+        (160.0, RoundFormed(2, EPOCH, MEMBERS, "n1", 1, mark)),
+    )
+    write_facts(paths, (1, 40.0, 2, 1), (1, 140.0, 2, 21), began=0)
+    out = flat(explained(paths, capfd))
+    assert told in out
+    assert ("in memory" in out) == (saved == 10)
+    found = json.loads(explained(paths, capfd, "--json"))
+    (stop,) = found["stops"]
+    assert (0, 21 - saved) == (stop["lost_steps"], stop["perhaps_lost_steps"])
+    assert 0 == found["account"]["lost_steps"]
+
+
 def test_a_failed_run_without_a_checkpoint_has_lost_all_steps(
     paths: RunPaths, capfd: pytest.CaptureFixture[str]
 ) -> None:

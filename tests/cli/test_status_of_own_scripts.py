@@ -56,7 +56,7 @@ def test_a_run_outside_slurm_is_started_again_by_its_command(
     assert 0 == app.run(["status", paths.root])
     out = capfd.readouterr().out
     assert "used        0 failures, 0 requeues\n" in out
-    assert f"the same command again, with another --run-dir; its checkpoints are in {paths.root}" in out
+    assert f"the same command again, with another --run-dir; all that it has saved is in {paths.root}" in out
     assert "--resume" not in out
     assert 2 == app.run(["submit", "--resume", paths.root])
     assert "was not started by submit" in capfd.readouterr().err

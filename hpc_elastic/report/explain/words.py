@@ -368,7 +368,7 @@ def _resumed_text(stop: Stop) -> str:
     if stop.resumed is None:
         return "no round has followed yet"
     again = "in the next start" if stop.left else "in the next round"
-    if stop.is_least:
+    if stop.is_least and stop.step is not None and stop.step > stop.resumed:
         return f"continued {again} from step {stop.resumed}, or from a newer one in memory"
     return f"continued {again} from step {stop.resumed}"
 

@@ -137,7 +137,7 @@ class RunFiles(NamedTuple):
         if ending is not None and ending.decision is not Decision.DONE and self.job_id and not self.is_local:
             return same_script(root)
         if ending is not None:  # no agent takes it up, even if it starts
-            return f"the same command again, with another --run-dir; its checkpoints are in {root}"
+            return f"the same command again, with another --run-dir; all that it has saved is in {root}"
         return f"the same command again, with --run-dir {root}"
 
     @property
