@@ -23,7 +23,9 @@ from torch.utils.data import DataLoader
 
 from hpc_elastic.frameworks.saving import Saves
 from hpc_elastic.frameworks.torch import Checkpoints, Resharded
+from hpc_elastic.frameworks.torch.memory import rescue as rescue_module
 from hpc_elastic.frameworks.torch.memory.copies import Slot, found_copies
+from hpc_elastic.frameworks.torch.memory.layout import Layout
 from hpc_elastic.frameworks.torch.memory.memory_copies import MemoryCopies
 from hpc_elastic.frameworks.torch.memory.replicas import Replicas
 from hpc_elastic.frameworks.torch.memory.rescue import Rescue
@@ -337,6 +339,7 @@ def rescue(steps: int, how: str = "asked", choices: dict[str, Any] | None = None
     Args:
         steps: to make.
         how: ``asked`` by the agent, or while the training ``goes on``; with an optimizer that has ``grown``;
+            while a step with ``another tensor`` in the state is noted;
             ``in a step`` of the optimizer, ``in its closure`` or ``after its closure``; with weights that are
             ``not finite``, or with ``no room``; in a program that has begun ``another training``.
         choices: of the training.
@@ -380,8 +383,33 @@ def _go_on_otherwise(how: str, training: Training, checkpoints: Checkpoints, ste
         training.optimizer.add_param_group({"params": training.net.more.parameters()})
         training.step(step)
         checkpoints.done(step + 1, training.state)
+    elif how == "another tensor":
+        _keep_as_a_step_is_noted(training, checkpoints, step)
     elif how == "another training":
         Checkpoints(every=None)
+
+
+def _keep_as_a_step_is_noted(training: Training, checkpoints: Checkpoints, step: int) -> None:
+    """Keep the state while the notes of a step are made anew, as its tensor is another one."""
+    own, has_looked, kept = rescue_of(checkpoints), threading.Event(), rescue_of(checkpoints)._kept
+
+    def look() -> bool:
+        found = kept()
+        has_looked.set()
+        return found
+
+    def layout(*args: Any) -> Layout:
+        keeper.start()
+        assert has_looked.wait(60.0)
+        return Layout(*args)
+
+    keeper = threading.Thread(target=own.keep, args=(60.0,))
+    setattr(own, "_kept", look)  # noqa: B010 - a method
+    setattr(rescue_module, "Layout", layout)  # noqa: B010 - a class
+    training.step(step)
+    training.extra["average"] = training.extra["average"].clone()
+    checkpoints.done(step + 1, training.state)
+    keeper.join(60.0)
 
 
 def _go_on_while_it_is_kept(

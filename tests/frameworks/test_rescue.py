@@ -109,11 +109,12 @@ def test_a_state_is_kept_while_the_training_goes_on(ranks: RankServer, node: Nod
     assert 2 <= rescued(ranks, node, 2, 0)[0]["start"]
 
 
-@pytest.mark.parametrize("how", ["in its closure", "grown"])
+@pytest.mark.parametrize("how", ["in its closure", "grown", "another tensor"])
 def test_a_state_is_kept_while_a_closure_computes_a_step(ranks: RankServer, node: Node, how: str) -> None:
     """The tensors change after it: so a peer that is lost in the backward pass of Lightning costs no step.
 
-    So it is after an optimizer has got more parameters, as layers are unfrozen.
+    So it is after an optimizer has got more parameters, as layers are unfrozen, and as a program has put
+    another tensor into the state: whoever asks while that is looked at waits for it.
     """
     assert 1 == len(rescued(ranks, node, 1, 2, how)[0]["kept"])
 

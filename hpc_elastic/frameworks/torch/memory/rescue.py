@@ -74,7 +74,7 @@ class Rescue:
         self._known: tuple[int, ...] = ()  # objects and sizes of groups that the layout is of
         self._layout: Layout | None = None
         self._hooked: dict[int, Any] = {}  # optimizers by identity, which they keep as long as they are here
-        self._marks = Marks[Whole]()
+        self._marks = Marks[tuple[Whole, Layout]]()
         self._has_stepped = False  # an optimizer has told of a step
         self._own = OwnFile(self.folder, place.round, place.rank)
         self._is_over = False
@@ -105,7 +105,7 @@ class Rescue:
             self._marks.wait()
             train = TrainState(self._lib, state)
             layout = self._layout_of(train)
-            self._marks.note(self._note(step, train, layout), layout.mark())
+            self._marks.note((self._note(step, train, layout), layout), layout.mark())
         except Exception as error:  # noqa: BLE001 - the training does not fail for it
             self._give_up(error)
             return
@@ -135,8 +135,7 @@ class Rescue:
         ]  # they grow as layers are unfrozen
         known = (*map(id, objects), *sizes)
         if self._layout is None or known != self._known or not self._layout.read():
-            self._marks.forget()
-            self._layout, self._known = Layout(self._lib, state), known
+            self._layout, self._known = Layout(self._lib, state), known  # the notes of before have their own
             for entry in self._layout.optimizers:
                 if id(entry.value) not in self._hooked:
                     entry.value.register_step_pre_hook(self._begin)
@@ -230,14 +229,14 @@ class Rescue:
             HpcElasticError: it cannot be kept.
             OSError: there is no room for it.
         """
-        noted, layout = self._marks.newest(), self._layout
-        if noted is None or layout is None:
+        noted = self._marks.newest()
+        if noted is None:
             return True  # nothing is new
+        whole, layout = noted.value
         if layout.device is not None and not self._has_stepped:
             raise UnfitStateError("no step of an optimizer was noticed")
         if not _is_whole(noted):
             return False
-        whole = noted.value
         place = self._place._replace(step=whole.step, is_alike=layout.is_alike)
         with one_at_a_time(self.folder):
             remove_unfinished(self.folder)
@@ -248,14 +247,15 @@ class Rescue:
             with layout.aside():
                 tensors, own = layout.content(whole)
                 content = {"tensors": tensors, "own": pickled(self._lib, own)}
-            if not _is_whole(noted) or not self._written(place, content, noted, layout):
+            if not _is_whole(noted) or not self._written(place, content, noted):
                 return False
         took_s = self._clock.monotonic() - began
         what = f"the state of step {place.step} is kept in this node's memory"
         logger.warning("%s: %s, in %.3f s", SAYS, what, took_s)
         return True
 
-    def _written(self, place: Rescued, content: dict[str, Any], noted: Noted[Whole], layout: Layout) -> bool:
+    def _written(self, place: Rescued, content: dict[str, Any], noted: Noted[tuple[Whole, Layout]]) -> bool:
+        _, layout = noted.value
         path = os.path.join(self.folder, place.file_name)
         try:
             self._lib.torch.save(content, f"{path}{PRIVATE}")
@@ -306,5 +306,6 @@ def steps_as_torch(optimizer: Any) -> bool:
     return getattr(type(optimizer).step, "__module__", "").startswith("torch.optim.")
 
 
-def _is_whole(noted: Noted[Whole]) -> bool:
-    return noted.is_whole() and versions(noted.value.fixed.values()) == noted.value.versions
+def _is_whole(noted: Noted[tuple[Whole, Layout]]) -> bool:
+    whole, _ = noted.value
+    return noted.is_whole() and versions(whole.fixed.values()) == whole.versions
