@@ -205,9 +205,7 @@ class _Walk:
         self._reached: int | None = None  # newest step of the newest round
         self._spans: list[Span] = []
         self._stops: list[Stop] = []
-        self._followed = range(
-            0
-        )  # places of the stops since the last step: the newest round has followed them
+        self._followed = range(0)  # places of the stops since the last step, which the newest round follows
         self._starts: list[StartFacts] = []
         self._progress: list[tuple[float, int]] = []
         self._total: int | None = None
