@@ -57,7 +57,7 @@ class Saves:
         is_whole: Callable[[str], bool] | None = None,
     ) -> None:
         check_positive("save_every", save_every)
-        check_positive("keep", keep, or_else=None)
+        check_positive("keep", keep, allows_none=False)
         environ = os.environ if environ is None else environ
         self._save_every = save_every
         self._keep = keep
@@ -285,23 +285,21 @@ def checked_total(total: Any) -> int:
         ) from None
 
 
-def check_positive(name: str, value: object, *, or_else: str | None = "None") -> None:
-    """Refuse a value that is neither a positive whole number nor one of the others that are allowed.
+def check_positive(name: str, value: object, *, allows_none: bool = True, others: Sequence[str] = ()) -> None:
+    """Refuse a value that is neither a positive whole number nor, where it is allowed, None.
 
     Args:
         name: of the argument.
         value: its value.
-        or_else: other values that are allowed, for people; None: there are none, and None is refused too.
+        allows_none: whether None may be given.
+        others: more values that may be given, as they are written, for the message alone.
 
     Raises:
         InputError: names it.
     """
-    if value is None and or_else is not None:
+    if value is None and allows_none:
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        others = "" if or_else is None else f", {or_else}" if " or " in or_else else f" or {or_else}"
-        raise InputError(
-            f"{name} is {value!r}",
-            where="hpc_elastic.frameworks",
-            fix=f"give a positive whole number{others}",
-        )
+        *more, last = ("a positive whole number", *others, *(["None"] if allows_none else []))
+        allowed = f"{', '.join(more)} or {last}" if more else last
+        raise InputError(f"{name} is {value!r}", where="hpc_elastic.frameworks", fix=f"give {allowed}")

@@ -110,7 +110,7 @@ class Checkpoints:
         environ = {"RANK": str(self._ranks.rank), "WORLD_SIZE": str(self._ranks.size)}
         environ[Env.ROUND] = os.environ.get(Env.ROUND) or str(self._ranks.told(_next_start(directory)))
         steps = None if every == AUTO else every
-        check_positive("every", steps, or_else='"auto" or None')
+        check_positive("every", steps, others=('"auto"',))
         self._saves = Saves(steps, directory, keep, environ=environ, is_whole=_is_whole)
         self._pace = SavePace(self._clock, self._ranks.told) if every == AUTO else None
         self._times: SaveTimes | None = None  # of the last complete save
