@@ -90,9 +90,10 @@ def test_where_slurm_may_not_requeue_a_job_another_one_goes_on(cluster: Cluster)
     A chain may wait for a job or for its name. All go on as the same submission, with the same counts,
     where they stopped.
     """
-    again = submit(cluster, ONE, plain(cluster, *SLOW, steps=240))
-    chain = submit(cluster, (*ONE, "--chain", "3"), plain(cluster, *SLOW, steps=240))
-    named = submit(cluster, (*ONE, *BY_NAME), plain(cluster, *SLOW, steps=240))
+    steps = 480  # none may be done before all are queued, also on a busy machine
+    again = submit(cluster, ONE, plain(cluster, *SLOW, steps=steps))
+    chain = submit(cluster, (*ONE, "--chain", "3"), plain(cluster, *SLOW, steps=steps))
+    named = submit(cluster, (*ONE, *BY_NAME), plain(cluster, *SLOW, steps=steps))
     cluster.as_root("scontrol", "update", f"jobid={again.job_id}", "requeue=0")
     second, third = rerun(chain)
     (last,) = rerun(named)
