@@ -9,7 +9,7 @@ second node's lines stand in where the first is lost with its last lines.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 
 from hpc_elastic.named_tuple import NamedTuple
@@ -135,6 +135,16 @@ def _worth(lines: Sequence[WorkFact]) -> tuple[bool, float, int]:
 def begun_steps(facts: Iterable[WorkFact]) -> dict[int, int]:
     """Return the steps that rounds went on from, by their numbers, where their workers have told."""
     return {fact.round: fact.began for fact in facts if fact.began is not None}
+
+
+def is_untold(number: int, begun: Mapping[int, int]) -> bool:
+    """Tell whether the workers of a round may go on from a state in memory, and have not told so far.
+
+    Args:
+        number: of the round.
+        begun: the steps that rounds went on from, by their numbers; empty: no workers tell it.
+    """
+    return bool(begun) and number not in begun
 
 
 class RunUse(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hpc_elastic.account.facts import WorkFact, parse_facts
+from hpc_elastic.account.facts import WorkFact, begun_steps, parse_facts
 from hpc_elastic.account.gpus import NodeGpus, parse_gpus
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store.files import list_names, read
@@ -27,6 +27,11 @@ def read_facts(paths: RunPaths) -> list[WorkFact]:
             continue
         found += parse_facts(data or b"")
     return found
+
+
+def read_begun(paths: RunPaths) -> dict[int, int]:
+    """Return the steps that the rounds of a run went on from, by their numbers, where workers have told."""
+    return begun_steps(read_facts(paths))
 
 
 def gpu_file(paths: RunPaths, node: str) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from hpc_elastic.account.facts import is_untold
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.stop_rules import DrainTimes
 from hpc_elastic.record.journal import (
@@ -182,7 +183,7 @@ class Course(NamedTuple):
 
 
 def course_of(
-    records: Sequence[Record], blow: Blow, saved: Sequence[Saved], begun: Mapping[int, int] | None = None
+    records: Sequence[Record], blow: Blow, saved: Sequence[Saved], begun: Mapping[int, int] = {}
 ) -> Course:
     """Return the course of a run after a drill.
 
@@ -192,7 +193,6 @@ def course_of(
         saved: all durable checkpoints.
         begun: the steps that rounds went on from, by their numbers, where their workers have told.
     """
-    begun = begun or {}
     after = [record for record in records if record.number > blow.last]
     noticed = next(
         (record for at, record in enumerate(after) if is_trace(record.entry, blow, after[at:])), None
@@ -218,7 +218,7 @@ def course_of(
     overtaken = noticed is None and blow.rank is not None and _is_over(after, blow.round)
     agreed = any(isinstance(one.entry, StopAgreed) and one.entry.step >= 0 for one in since)
     most_lost, unsaved = _lost(step, resumed, begun), _unsaved(since, phases, resumed)
-    lost = None if _is_untold(resumed, begun) and most_lost else most_lost
+    lost = None if resumed is not None and is_untold(resumed.number, begun) and most_lost else most_lost
     had_nothing = resumed is not None and resumed.checkpoint is not None and lost == 0
     had_nothing = had_nothing and bool(saved) and all(mark.at < blow.at for mark in saved)
     return Course(phases, resumed, ending, lost, others, overtaken, agreed, unsaved, had_nothing, most_lost)
@@ -382,14 +382,9 @@ def _running(entry: object, begun: Mapping[int, int]) -> str:
         return ""
     step = _step(entry, begun)
     begins = f"from step {step}" if step or entry.checkpoint else "from the beginning"
-    if _is_untold(entry, begun):
+    if is_untold(entry.number, begun):
         begins = f"newest checkpoint: {f'step {step}' if entry.checkpoint else 'none'}"
     return f"round {entry.number} on {count_text(len(entry.members), 'node')}, {begins}"
-
-
-def _is_untold(formed: RoundFormed | None, begun: Mapping[int, int]) -> bool:
-    """Tell whether the workers of a round may go on from a state in memory, and have not told so far."""
-    return formed is not None and bool(begun) and formed.number not in begun
 
 
 def _step(formed: RoundFormed, begun: Mapping[int, int]) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from hpc_elastic.account.facts import is_untold
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import (
@@ -90,7 +91,7 @@ class Moment(NamedTuple):
 
 
 def timeline(
-    records: Iterable[Record], *, by_torchrun: bool = False, begun: Mapping[int, int] | None = None
+    records: Iterable[Record], *, by_torchrun: bool = False, begun: Mapping[int, int] = {}
 ) -> list[Moment]:
     """Return the events, oldest first; records that changed nothing are left out.
 
@@ -173,12 +174,10 @@ def _which_start(epoch: Epoch) -> str:
     return f" ({', '.join(parts)})" if parts else ""
 
 
-def _formed(
-    entry: RoundFormed, before: RunState, span_s: float | None, begun: Mapping[int, int] | None = None
-) -> str:
+def _formed(entry: RoundFormed, before: RunState, span_s: float | None, begun: Mapping[int, int] = {}) -> str:
     nodes = tuple(member.node for member in entry.members)
     names = names_text(nodes)
-    step = _step_text(entry, begun or {})
+    step = _step_text(entry, begun)
     size = f"{count_text(entry.workers, 'worker')} on {names}"
     gone = tuple(name for name in entry.lost if name not in nodes)  # others are back with a new agent
     lost = f", without {names_text(gone)} (lost)" if gone else ""
@@ -188,7 +187,7 @@ def _formed(
 def _step_text(entry: RoundFormed, begun: Mapping[int, int]) -> str:
     """Return where the workers of a round begin; it may be newer than the checkpoint."""
     step = None if entry.checkpoint is None else entry.checkpoint.step
-    if begun and entry.number not in begun:
+    if is_untold(entry.number, begun):
         return "" if step is None else f", newest checkpoint: step {step}"
     found = begun.get(entry.number, step)
     return f", from step {found}" if found or step is not None else ""

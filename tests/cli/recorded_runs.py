@@ -16,9 +16,11 @@ from hpc_elastic.record.journal import (
     Entry,
     Epoch,
     EpochStarted,
+    MarkedCheckpoint,
     Member,
     Requeued,
     Role,
+    RoundEnded,
     RoundFormed,
 )
 from hpc_elastic.slurm.run_jobs import submissions
@@ -31,6 +33,20 @@ STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"))
 MEMBERS = (Member("n1.1", "n1", 2), Member("n2.1", "n2", 2))
 NAN = {"rank": 3, "node": "n2", "exitcode": 1, "message": "ValueError: loss is nan"}
 BEGAN = 1_795_000_000.0
+
+
+def crashed_once(saved: int = 10) -> tuple[tuple[float, Entry], ...]:
+    """Return the records of a run that has crashed once, with their times, up to its next round.
+
+    Args:
+        saved: step of its newest checkpoint.
+    """
+    return (
+        (0.0, STARTED),
+        (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)),
+        (150.0, RoundEnded(1, Cause.CRASH, ("n2",), NAN, saved)),
+        (160.0, RoundFormed(2, EPOCH, MEMBERS, "n1", 1, MarkedCheckpoint(saved, None))),
+    )
 
 
 @pytest.fixture

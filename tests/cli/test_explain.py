@@ -26,7 +26,17 @@ from hpc_elastic.record.journal import (
     RunEnded,
     Then,
 )
-from tests.cli.recorded_runs import EPOCH, MEMBERS, NAN, STARTED, paths, preempted, write, write_facts
+from tests.cli.recorded_runs import (
+    EPOCH,
+    MEMBERS,
+    NAN,
+    STARTED,
+    crashed_once,
+    paths,
+    preempted,
+    write,
+    write_facts,
+)
 
 __all__ = ["paths"]
 
@@ -67,10 +77,7 @@ def test_a_failure_names_rank_node_cost_and_evidence(
     """A crash that ended a run says which rank on which node, the steps that it cost, and the log to read."""
     write(
         paths,
-        (0.0, STARTED),
-        (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)),
-        (150.0, RoundEnded(1, Cause.CRASH, ("n2",), NAN, 10)),
-        (160.0, RoundFormed(2, EPOCH, MEMBERS, "n1", 1, MarkedCheckpoint(10, None))),
+        *crashed_once(),
         (300.0, RoundEnded(2, Cause.CRASH, ("n2",), NAN, 10)),
         (301.0, RunEnded(Decision.FAILED, 1, "a worker failed and all 1 restarts are used", NAN)),
     )
@@ -162,14 +169,7 @@ def test_a_state_in_memory_may_be_newer_than_the_checkpoint(
     paths: RunPaths, capfd: pytest.CaptureFixture[str], saved: int, told: str
 ) -> None:
     """As long as the workers of the next round have not told; not if the newest step was saved."""
-    mark = MarkedCheckpoint(saved, None)
-    write(
-        paths,
-        (0.0, STARTED),
-        (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)),
-        (150.0, RoundEnded(1, Cause.CRASH, ("n2",), NAN, saved)),
-        (160.0, RoundFormed(2, EPOCH, MEMBERS, "n1", 1, mark)),
-    )
+    write(paths, *crashed_once(saved))
     write_facts(paths, (1, 40.0, 2, 1), (1, 140.0, 2, 21), began=0)
     out = flat(explained(paths, capfd))
     assert told in out

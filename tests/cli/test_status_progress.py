@@ -31,7 +31,18 @@ from hpc_elastic.record.journal import (
 from hpc_elastic.record.save_interval import Disturbances, SaveTimes, best_interval_s
 from hpc_elastic.report.explain.words import progress_facts, still_text
 from hpc_elastic.slurm.run_jobs.newest_step import still_s
-from tests.cli.recorded_runs import BEGAN, EPOCH, MEMBERS, NAN, STARTED, paths, preempted, write, write_facts
+from tests.cli.recorded_runs import (
+    BEGAN,
+    EPOCH,
+    MEMBERS,
+    NAN,
+    STARTED,
+    crashed_once,
+    paths,
+    preempted,
+    write,
+    write_facts,
+)
 
 __all__ = ["paths"]
 
@@ -65,13 +76,7 @@ def test_the_time_left_counts_everything_that_went_wrong(
     paths: RunPaths, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Of 1021 steps 31 are done in 240 s with a crash, so the rest takes 30 times as long as the last 30."""
-    write(
-        paths,
-        (0.0, STARTED),
-        (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)),
-        (150.0, RoundEnded(1, Cause.CRASH, ("n2",), NAN, 10)),
-        (160.0, RoundFormed(2, EPOCH, MEMBERS, "n1", 1, MarkedCheckpoint(10, None))),
-    )
+    write(paths, *crashed_once())
     steps = ((1, 40.0, 2, 1), (1, 140.0, 2, 21), (2, 180.0, 4, 11), (2, 280.0, 4, 31))
     os.makedirs(paths.account)
     lines = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -57,7 +58,7 @@ def drain(cause: Cause, node: str, then: Then = Then.LEAVE, detail: str = "") ->
 
 
 def follow(
-    blow: Blow, *entries: Entry, saved: tuple[Saved, ...] = (), begun: dict[int, int] | None = None
+    blow: Blow, *entries: Entry, saved: tuple[Saved, ...] = (), begun: Mapping[int, int] = {}
 ) -> Course:
     """Return what is known once these records have followed, one a second after the drill."""
     before = [Record(number, 1.0, "n1", Note(EPOCH, "x")) for number in range(1, blow.last + 1)]

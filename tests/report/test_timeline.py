@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from hpc_elastic.record.journal import (
@@ -35,7 +37,7 @@ CRASH = {"rank": 3, "node": "n2", "exitcode": -9, "message": "MemoryError: full\
 BOTH = (Member("n1.1", "n1", 2), Member("n2.1", "n2", 2))
 
 
-def texts(*entries: tuple[float, Entry], begun: dict[int, int] | None = None) -> list[str]:
+def texts(*entries: tuple[float, Entry], begun: Mapping[int, int] = {}) -> list[str]:
     """Return the lines for entries at these times."""
     records = [Record(number, at, "n1", entry) for number, (at, entry) in enumerate(entries, 1)]
     return [moment.text for moment in timeline(records, begun=begun)]

@@ -160,9 +160,10 @@ class TrainerMemory:
             unfit: the reason for which the states are in files alone; empty: the training is over.
         """
         self._memory.stop()
-        self._ranks.rest()
         if unfit:
             tell_not_kept(unfit, is_news=self._ranks.rank == 0)
+        else:
+            self._ranks.rest()
 
 
 def trainer_memory(

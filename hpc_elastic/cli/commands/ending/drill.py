@@ -13,8 +13,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from hpc_elastic.account.facts import begun_steps
-from hpc_elastic.account.read import read_facts
+from hpc_elastic.account.read import read_begun
 from hpc_elastic.cli.run_argument import AsJson, RunArgument, find_one_run
 from hpc_elastic.cli.say import hand_out, say, say_in_colour
 from hpc_elastic.clock import SystemClock
@@ -313,7 +312,7 @@ def _follow(run: RunFiles, blow: Blow, patience_s: float) -> Course:
     clock = SystemClock()
     shown: set[tuple[str, str]] = set()
     began = told_at = clock.monotonic()
-    begun = begun_steps(read_facts(run.paths))  # once, as each node has a file
+    begun = read_begun(run.paths)  # once, as each node has a file
     while True:
         course = _course(run, blow, begun)
         for phase in sorted((*course.phases, *course.others), key=lambda one: one.after_s):
@@ -368,7 +367,7 @@ def _tell_waiting(run: RunFiles, waited_s: float) -> None:
     say(f"  {waited_s:7.0f} s  waiting{how}")
 
 
-def _course(run: RunFiles, blow: Blow, begun: Mapping[int, int] | None = None) -> Course:
+def _course(run: RunFiles, blow: Blow, begun: Mapping[int, int] = {}) -> Course:
     return course_of(read_records(run.paths), blow, _saved(run), begun)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Optional
 
 from hpc_elastic.account.account import Account, account_of
-from hpc_elastic.account.facts import begun_steps
-from hpc_elastic.account.read import read_facts
+from hpc_elastic.account.read import read_begun
 from hpc_elastic.cli.parameters import Flag, Positional
 from hpc_elastic.cli.run_argument import AsJson, RunArgument, find_run, holds_runs
 from hpc_elastic.cli.say import fitting, hand_out, say, say_aside, say_fact, say_in_colour
@@ -163,8 +162,7 @@ def _print_outside(run: RunFiles) -> None:
 
 
 def _moments(run: RunFiles) -> list[Moment]:
-    begun = begun_steps(read_facts(run.paths))
-    return moments_of(run.records, by_torchrun=run.is_torchruns, begun=begun)
+    return moments_of(run.records, by_torchrun=run.is_torchruns, begun=read_begun(run.paths))
 
 
 def _print_timeline(run: RunFiles) -> None:

@@ -91,10 +91,7 @@ class Layout:
             for parameter, name in self._names[one.name].items()
         }
         others = {name: tensor for name, tensor in self._tensors.items() if name not in self._stepped}
-        self._now = {
-            name: self._places[name].value if name in self._places else tensor
-            for name, tensor in others.items()
-        }
+        self._now = {name: self._standing(name, tensor) for name, tensor in others.items()}
         small, self._fixed = _by_size(others)
         self._copied = [name for name in small if self._is_here(small[name])]
         self._beside = [name for name in small if name not in self._copied]
@@ -133,12 +130,16 @@ class Layout:
                 if not self._lib.torch.equal(found[name], before):
                     raise UnfitStateError(f"{name} changes, and is no parameter or buffer of its module")
         for name, before in self._now.items():
-            now = self._places[name].value if name in self._places else before
+            now = self._standing(name, before)
             if now is not before:
                 if now is None or now.shape != before.shape:
                     return False
                 self._now[name] = now
         return self._census.is_unchanged()
+
+    def _standing(self, name: str, otherwise: Any) -> Any:
+        """Return the tensor that stands in a module now, None without one; `otherwise` if it has no place."""
+        return self._places[name].value if name in self._places else otherwise
 
     def _is_outside_optimizers(self, name: str) -> bool:
         return not any(name.startswith(f"{one.name}.") for one in self.optimizers)
@@ -269,7 +270,7 @@ class Layout:
             UnfitStateError: parameters lie elsewhere than before, or are not finite.
         """
         for name, parameter in self._stepped.items():
-            there = self._places[name].value if name in self._places else parameter
+            there = self._standing(name, parameter)
             at = self._tensors[name].data_ptr()
             if there is None or there.data_ptr() != at or parameter.data_ptr() != at:
                 raise UnfitStateError(f"{name} was replaced by another tensor")

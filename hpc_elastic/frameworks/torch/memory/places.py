@@ -49,9 +49,9 @@ def places_of(lib: Torch, entries: Iterable[Entry], tensors: Mapping[str, Any]) 
             there.setdefault(_memory(place.value), []).append(place)
         start = f"{entry.name}."
         for name in [one for one in tensors if one.startswith(start)]:
-            place_ = _chosen(there.get(_memory(tensors[name]), []), name.removeprefix(start))
-            if place_ is not None:
-                found[name] = place_
+            chosen = _chosen(there.get(_memory(tensors[name]), []), name.removeprefix(start))
+            if chosen is not None:
+                found[name] = chosen
     return found
 
 
