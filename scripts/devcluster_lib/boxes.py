@@ -66,9 +66,17 @@ class Box:
 
     def init(self) -> ProcessId | None:
         """Its PID 1; None if it is not open."""
-        data = state_file.read(self.state_file, FORMAT)
-        init = None if data is None else ProcessId(**data["init"])
+        init = _init_of(self.state_file)
         return init if init is not None and init.is_alive() else None
+
+    def sees_the_repository(self, init: ProcessId) -> bool:
+        """Whether its mounts are there, and show the repository that lies there now, no deleted one."""
+        root = Path(f"/proc/{init.pid}/root")
+        seen = root / str(self.repository).lstrip("/")
+        try:
+            return (root / "usr").is_dir() and seen.samefile(self.repository)
+        except OSError:
+            return False
 
 
 def of(version: str) -> Box:
@@ -86,20 +94,47 @@ def open_box(box: Box) -> ProcessId:
     """Return the PID 1 of a box, which is opened if it is not; its tree is made if there is none."""
     box.suite.ensure()
     _prepare(box)
+    _close_abandoned()
     with state_file.locked(box.folder / "lock"):
-        return box.init() or _start(box)
+        init = box.init()
+        if init is not None and box.sees_the_repository(init):
+            return init
+        if init is not None:
+            kill_and_wait([init])
+        return _start(box)
 
 
 def close_box(box: Box) -> bool:
     """End everything in a box and delete what it has written; returns whether there was any."""
     if not box.folder.exists():
         return False
-    with state_file.locked(box.folder / "lock"):
-        init = box.init()
-        if init is not None:
-            kill_and_wait([init])
-        shutil.rmtree(box.folder)
+    _close(box.folder)
     return True
+
+
+def _close(folder: Path) -> None:
+    with state_file.locked(folder / "lock"):
+        init = _init_of(folder / "box.json")
+        if init is not None and init.is_alive():
+            kill_and_wait([init])
+        shutil.rmtree(folder)
+
+
+def _init_of(path: Path) -> ProcessId | None:
+    data = state_file.read(path, FORMAT)
+    return None if data is None else ProcessId(**data["init"])
+
+
+def _close_abandoned() -> None:
+    """Close the boxes of repositories that are gone; nobody else would."""
+    for path in FOLDERS.glob("*/box.json"):
+        try:
+            data = state_file.read(path, FORMAT)
+        except DevClusterError:
+            continue  # of another version of this program
+        repository = None if data is None else data.get("repository")
+        if repository is not None and not os.path.isdir(repository):
+            _close(path.parent)
 
 
 def enter(box: Box, argv: Sequence[str], *, network: bool = False) -> NoReturn:
@@ -152,7 +187,7 @@ def _start(box: Box) -> ProcessId:
         "binds": [str(box.repository), *_package_folders()],
     }
     init = _launch(plan, folder / "init.log")
-    state_file.write(box.state_file, FORMAT, {"init": asdict(init)})
+    state_file.write(box.state_file, FORMAT, {"init": asdict(init), "repository": str(box.repository)})
     return init
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +13,10 @@ from devcluster_lib import boxes, cgroups, suites
 from devcluster_lib.addresses import first_slot
 from devcluster_lib.cli import slurm_asked_for
 from devcluster_lib.errors import DevClusterError
+from devcluster_lib.processes import ProcessId
 
 from hpc_elastic.slurm.client import parse
+from tests.real_parts import require_root_and_namespaces
 from tests.real_slurm import versions_page
 from tests.real_slurm.facts import VERSIONS
 
@@ -140,3 +145,58 @@ def test_boxes_take_other_addresses_than_the_machine() -> None:
 def test_which_cgroups_a_machine_has(mounts: str, place: Path | None, own: str, *, hybrid: bool) -> None:
     """Slurm's plugin for version 2 refuses machines that have version 1 as well."""
     assert (place, hybrid) == (cgroups.v2_mount(mounts), cgroups.is_hybrid(own))
+
+
+PROGRAM_OF_A_BOX = """
+import os, subprocess, sys
+root, repository = sys.argv[1:]
+subprocess.run(["mount", "-t", "tmpfs", "none", root], check=True)
+os.mkdir(root + "/usr")
+os.makedirs(root + repository)
+subprocess.run(["mount", "--bind", repository, root + repository], check=True)
+os.chroot(root)
+print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_box_whose_repository_was_made_anew_is_told_from_one_that_fits(tmp_path: Path) -> None:
+    """Its mount shows the directory that was deleted, also where another has the same name now."""
+    require_root_and_namespaces("a box", ("mount",))
+    repository, root = tmp_path / "repository", tmp_path / "root"
+    repository.mkdir()
+    root.mkdir()
+    box = boxes.Box(suites.SUITES["24.11"], repository)
+    words = ("unshare", "--mount", sys.executable, "-c", PROGRAM_OF_A_BOX, str(root), str(repository))
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        init = ProcessId.of(int(program.stdout.readline()))  # type: ignore[union-attr] # it is a pipe
+        assert init is not None
+        assert box.sees_the_repository(init)
+        shutil.rmtree(repository)
+        assert not box.sees_the_repository(init)
+        repository.mkdir()
+        assert not box.sees_the_repository(init)
+        program.communicate()
+
+
+def test_boxes_of_repositories_that_are_gone_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With their processes; those of others stay, and so does what another version has written."""
+    monkeypatch.setattr(boxes, "FOLDERS", tmp_path)
+    with subprocess.Popen(["sleep", "600"]) as left, subprocess.Popen(["sleep", "600"]) as kept:
+        for name, process, repository in (
+            ("gone", left, tmp_path / "gone repository"),
+            ("here", kept, tmp_path),
+        ):
+            (tmp_path / name).mkdir()
+            init = ProcessId.of(process.pid)
+            assert init is not None
+            state = {"init": {"pid": init.pid, "started": init.started}, "repository": str(repository)}
+            boxes.state_file.write(tmp_path / name / "box.json", boxes.FORMAT, state)
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / "box.json").write_text('{"format": "another"}')
+        boxes._close_abandoned()
+        assert ["here", "other"] == sorted(path.name for path in tmp_path.iterdir())
+        assert (-9, None) == (left.wait(60), kept.poll())
+        kept.kill()
