@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from devcluster_lib import boxes, cgroups, suites
+from devcluster_lib import boxes, cgroups, state_file, suites
 from devcluster_lib.addresses import first_slot
 from devcluster_lib.cli import slurm_asked_for
 from devcluster_lib.errors import DevClusterError
@@ -193,7 +193,7 @@ def test_boxes_of_repositories_that_are_gone_are_closed(
             init = ProcessId.of(process.pid)
             assert init is not None
             state = {"init": {"pid": init.pid, "started": init.started}, "repository": str(repository)}
-            boxes.state_file.write(tmp_path / name / "box.json", boxes.FORMAT, state)
+            state_file.write(tmp_path / name / "box.json", boxes.FORMAT, state)
         (tmp_path / "other").mkdir()
         (tmp_path / "other" / "box.json").write_text('{"format": "another"}')
         boxes._close_abandoned()
