@@ -18,19 +18,33 @@ from tests.node.agents import QUICK, MakeAgents
 TURNS = """
 import time
 from hpc_elastic.account.log_marks import marks_backwards
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.run_log import read_records
 rank, place = int(os.environ["RANK"]), os.environ["HPC_ELASTIC_RUN_DIR"]
 marks = os.path.join(place, "logs", "agents", os.environ["HPC_ELASTIC_NODE"] + ".times")
 
 
-def is_marked():
+def newest_mark():
     with open(marks, "rb") as file:
-        newest = next(marks_backwards(file.read()), None)
-    out = 2 * int(os.environ["LOCAL_RANK"])
+        return next(marks_backwards(file.read()), None)
+
+
+def is_marked():
+    out, newest = 2 * int(os.environ["LOCAL_RANK"]), newest_mark()
     return newest is not None and newest.sizes[out : out + 1] == (os.fstat(1).st_size,)
 
 
+def late_s():  # at least how long after a record was written its agent has read it
+    while (mark := newest_mark()) is None or mark.round != int(os.environ["HPC_ELASTIC_ROUND"]):
+        time.sleep(0.01)
+    written = read_records(RunPaths(place))[mark.known - 1].at
+    return time.time() - (written - 3600 if written > time.time() else written)
+
+
+late = late_s()
 for turn in range(8):
     if turn % 4 == rank:
+        time.sleep(late)
         print("turn", turn, flush=True)
         while not is_marked():
             time.sleep(0.01)
@@ -53,7 +67,7 @@ sys.exit(main(sys.argv[1:]))
 def test_lines_are_in_order_over_nodes_though_a_clock_is_an_hour_ahead(
     make: MakeAgents, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Ranks of two nodes print in turns; a failure stands behind the stderr of its worker."""
+    """Ranks of two nodes print in turns, further apart than their agents read records late."""
     agents = make(TURNS)
     flags = ("--nnodes", "2", "--max-restarts", "1", "--redirects", "3")
     agents.start(0, *flags)
@@ -73,6 +87,22 @@ def test_lines_are_in_order_over_nodes_though_a_clock_is_an_hour_ahead(
     assert 0 == app.run(["logs", agents.paths.root, "--first-failure"])
     assert ["[1:rank 3] turn 3", "[1:rank 3] turn 7", turns[8]] == capfd.readouterr().out.splitlines()
     assert 3 == agents.entries(RoundEnded)[0].failure["rank"]
+
+
+def test_the_age_of_a_record_counts_from_the_first_look_after_it(tmp_path: Path) -> None:
+    """An agent that reads a record between two marks tells in the next one how long ago that was."""
+    clock, known, path = FakeClock(), [1], tmp_path / "n1.times"
+    with (tmp_path / "n1.log").open("ab", buffering=0) as agent:
+        marks = LogMarks(str(path), agent.fileno(), clock, lambda: known[0])
+        agent.write(b"a line\n")
+        marks.look(clock.monotonic())
+        for advance, newest in ((0.25, 2), (0.25, 2), (0.5, 2)):
+            clock.advance(advance)
+            known[0] = newest
+            agent.write(b"a line\n")
+            marks.look(clock.monotonic())
+        marks.close()
+    assert [(2, 0.75), (0, 0.0)] == [(mark.known, mark.age) for mark in marks_backwards(path.read_bytes())]
 
 
 def test_the_file_of_marks_stays_small_and_its_newest_marks_are_exact(tmp_path: Path) -> None:

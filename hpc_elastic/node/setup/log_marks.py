@@ -66,8 +66,9 @@ class LogMarks:
         Args:
             now: monotonic time [s].
         """
-        if now >= self._due_at:
-            with self._lock:
+        with self._lock:
+            self._note_record(now)  # also between two marks: a late look makes the record's age too small
+            if now >= self._due_at:
                 self._mark(now)
 
     def mark(self) -> None:
