@@ -120,8 +120,8 @@ class Search:
         self._content_ids: dict[object, int] = {}
         self._effects: dict[tuple[int, Request, int], tuple[int, Any]] = {}
 
-    def run(self) -> Report:
-        """Search everything.
+    def run(self, most_states: int | None = None) -> Report:
+        """Search everything, or end when so many states were met.
 
         Raises:
             BrokenError: something did not hold; the text tells how it came to that.
@@ -131,7 +131,7 @@ class Search:
         stack = [(first, "", self._next(first))]
         steps = 0
         try:
-            while stack:
+            while stack and len(paths) != most_states:
                 state, _, successors = stack[-1]
                 found = next(successors, None)
                 if found is None:
@@ -349,6 +349,6 @@ def plays(nodes: int) -> tuple[Play, ...]:
     )
 
 
-def search(play: Play) -> Report:
+def search(play: Play, most_states: int | None = None) -> Report:
     """Search one of them; see `Search.run`."""
-    return Search(play).run()
+    return Search(play).run(most_states)

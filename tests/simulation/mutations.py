@@ -81,7 +81,7 @@ MUTATIONS = (
     Mutation(
         "the number of a round is not checked",
         (Change(f"{_STATE}:_round", "entry.number != state.rounds + 1 or ", ""),),
-        ("rough", "wild"),
+        ("wild",),
     ),
     Mutation(
         "a round may be formed beside a running one",
@@ -94,7 +94,7 @@ MUTATIONS = (
     Mutation(
         "the end of any round ends the running one",
         (Change(f"{_STATE}:_ended", "running.number != entry.number or ", ""),),
-        ("three", "rough", "wild"),
+        ("rough",),
     ),
     Mutation(
         "a round can end after the run has",
@@ -242,7 +242,7 @@ MUTATIONS = (
     Mutation(
         "a newer start of a task does not ask for its place",
         (Change(f"{_RULES}:_beside_a_round", "replaces or ", ""),),
-        ("array of three", "array spares"),
+        ("array of three",),
     ),
     Mutation(
         "a node that leaves costs a restart",

@@ -30,8 +30,8 @@ def test_the_promises_hold(world: str) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("world", [world for world in WORLDS if world not in ARRAYS])
 def test_the_promises_hold_for_many_seeds(world: str) -> None:
-    """The same for two hundred other seeds."""
-    for seed in range(1000, 1200):
+    """The same for fifty other seeds; `scripts/simulate` runs thousands of them each night."""
+    for seed in range(1000, 1050):
         simulate(seed, world)
 
 

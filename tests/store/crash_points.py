@@ -2,8 +2,9 @@
 
 Run as a program it prints the table of docs/crash-safety.md:
 
-    python -m tests.store.crash_points            the table
-    python -m tests.store.crash_points append     one operation, every system call
+    python -m tests.store.crash_points                 the table
+    python -m tests.store.crash_points append          one operation, every system call
+    python -m tests.store.crash_points --few append    each call fails in one way of each kind, in turns
 """
 
 from __future__ import annotations
@@ -104,8 +105,13 @@ def _in_fresh_run(operation: Operation, work: Callable[[str], Point]) -> Point:
         shutil.rmtree(place)
 
 
-def points_of(operation: Operation) -> list[Point]:
-    """Kill at every system call of an operation, and after the last; let each of them fail in every way."""
+def points_of(operation: Operation, *, few: bool = False) -> list[Point]:
+    """Kill at every system call of an operation, and after the last; let each of them fail.
+
+    Args:
+        operation: what is interrupted.
+        few: each call fails in one way of each kind, in turns, not in every way.
+    """
     calls: list[str] = []
 
     def act_here(root: str) -> Point:
@@ -120,7 +126,7 @@ def points_of(operation: Operation) -> list[Point]:
     _in_fresh_run(operation, act_here)
     found = [_in_fresh_run(operation, count)]
     for at, call in enumerate(calls):
-        for error in (KILLED, FROZEN, *_errors_of(call)):
+        for error in (KILLED, FROZEN, *(_some_of(call, at) if few else _errors_of(call))):
             found.append(_in_fresh_run(operation, partial(_point, operation, at=at, error=error)))  # noqa: PERF401
     return found
 
@@ -130,6 +136,13 @@ def _errors_of(call: str) -> tuple[int, ...]:
     if call == "other" or call in tracing.NEVER_FAIL:
         return ()
     return (*PASSING, *REFUSED, *([errno.EMFILE] if call == "openat" else []))
+
+
+def _some_of(call: str, at: int) -> tuple[int, ...]:
+    """Return one error that passes and one that refuses; neighbours of a call get the others."""
+    known = _errors_of(call)
+    turn = (PASSING[at % len(PASSING)], REFUSED[at % len(REFUSED)], errno.EMFILE)
+    return tuple(error for error in turn if error in known)
 
 
 def _interference(root: str, error: int) -> tracing.Interference:
@@ -215,6 +228,7 @@ def main(words: list[str]) -> int:
     if reason:
         sys.stderr.write(f"cannot be measured on this machine: {reason}\n")
         return 2
+    few, words = "--few" in words, [word for word in words if word != "--few"]
     known = all_operations()
     chosen = [operation for operation in known if not words or operation.name in words]
     if len(chosen) < len(words):
@@ -222,7 +236,7 @@ def main(words: list[str]) -> int:
         return 2
     lines, faults = [], []
     for operation in chosen:
-        points = points_of(operation)
+        points = points_of(operation, few=few)
         lines += [row(points)] if not words else [_line(point) for point in points]
         faults += [f"{_line(point)}: {fault}" for point in points for fault in point.faults]
     print("\n".join([HEAD, *lines] if not words else lines))  # noqa: T201 - for people

@@ -16,6 +16,13 @@ from tests.store.crash_points import FROZEN, KILLED, Point, all_operations
 REPOSITORY = Path(__file__).parents[2]
 _IMPOSSIBLE = 2  # exit code where this machine allows no tracing
 
+AS_ANOTHER = {
+    "kv add": "kv set",
+    "kv compare_set": "kv set",
+    "submission recorded": "submission announced",
+}
+"""Operations that write by the same calls as another one; the table, measured each night, has all."""
+
 IN_PLACE = """
 import os, sys
 from tests.store import crash_points, tracing
@@ -48,10 +55,10 @@ def _run(*argv: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # a hundred to three hundred children, also on a busy machine
-@pytest.mark.parametrize("name", [operation.name for operation in all_operations()])
+@pytest.mark.parametrize("name", [one.name for one in all_operations() if one.name not in AS_ANOTHER])
 def test_nothing_is_torn_wherever_a_writer_is_interrupted(name: str) -> None:
     """A kill, an error, or a freeze at any system call: old or new value, next writer free, all swept."""
-    done = _run("-m", "tests.store.crash_points", name)
+    done = _run("-m", "tests.store.crash_points", "--few", name)
     assert "" == done.stderr
     assert 0 == done.returncode
     assert done.stdout.count(": killed:") > 0
