@@ -37,7 +37,7 @@ from hpc_elastic.store.plain_file import open_plain, read_plain
 from hpc_elastic.typed_json import Count, Seconds, read
 
 RECORD: Final = "kept.json"
-FORMAT: Final = 1
+FORMAT: Final = 2
 NO_STEP: Final = -1  # of a run without a checkpoint in files
 _OF_OTHERS: Final = 0o077  # the bits of a mode that are not the owner's
 
@@ -64,6 +64,7 @@ class KeptState(NamedTuple):
         at: the end of the agent, by the clock of this node [s since the epoch].
         until: when the files may be removed, by the same clock.
         format: version of the record.
+        checksum: of the record without this number; the files have their own.
     """
 
     run_id: str
@@ -77,6 +78,12 @@ class KeptState(NamedTuple):
     at: Seconds
     until: Seconds
     format: int = FORMAT
+    checksum: Count = 0
+
+    @property
+    def sealed(self) -> KeptState:
+        """The record with its checksum."""
+        return self._replace(checksum=zlib.crc32(json.dumps(self._replace(checksum=0)._asdict()).encode()))
 
     @property
     def size(self) -> int:
@@ -132,7 +139,7 @@ def keep(scratch: str, mine: Mine, now: float, seconds: float) -> KeptState | No
         tuple(KeptFile(name, os.stat(os.path.join(scratch, name)).st_size) for name in sorted(found)),
         now,
         now + min(seconds, LONGEST_S),
-    )
+    ).sealed
     descriptor = os.open(os.path.join(scratch, RECORD), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "wb") as file:
         file.write(json.dumps(made._asdict()).encode())
@@ -232,7 +239,7 @@ def _read(kept: int) -> KeptState | None:
         found = read(KeptState, read_plain(f"/proc/self/fd/{kept}/{RECORD}"))
     except (OSError, DamagedError):
         return None
-    return found if found.format == FORMAT else None
+    return found if found.format == FORMAT and found == found.sealed else None
 
 
 def _is_newest(found: KeptState, paths: RunPaths) -> bool:

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.errors import UnfitFileError
+from hpc_elastic.errors import DamagedError, UnfitFileError
 from hpc_elastic.frameworks.torch.memory.copies import Copied, CopySet, Slot, complete_sets, found_copies
 from hpc_elastic.frameworks.torch.memory.memory_copies import steps_between
 from hpc_elastic.frameworks.torch.memory.node_memory import Began, fit, read_began
 from hpc_elastic.frameworks.torch.memory.replicas import holders
-from hpc_elastic.frameworks.torch.memory.rescued import OwnFile, Rescued, loaded, owns_in
+from hpc_elastic.frameworks.torch.memory.rescued import MemorySource, OwnFile, Rescued, owns_in
+from hpc_elastic.frameworks.torch.rank_groups import RankGroups
 from hpc_elastic.frameworks.torch.train_state import Torch, TrainState
 from hpc_elastic.ids import Env, copy_prefix
 from hpc_elastic.paths import RunPaths
@@ -68,11 +69,13 @@ def test_nothing_of_another_user_is_read(tmp_path: Path, whose: str) -> None:
     kept, slot = str(folder / state.file_name), Slot(lib, str(folder / "copy-0-0"))
     _, values_at, end = slot.write({"step": 3}, b"own")
     slot.seal(Copied("", TOKEN, 4, 3, 0, 1, end), values_at)
-    torch.save({"own": torch.ones(3)}, kept)
+    whole = Slot(lib, kept)
+    _, values_at, end = whole.write({"step": 3}, b"own")
+    whole.seal(Copied("", TOKEN, *state[:4], end), values_at)
     OwnFile(str(folder), 4, 1).write(state.step, b"values")
     assert [3] == [one.step for one in found_copies(str(folder), "copy-")]
     assert {1: b"values"} == owns_in(str(folder), state)
-    assert 3 == loaded(lib, kept)["own"].sum()
+    assert state == MemorySource(lib, RankGroups(0, 1, None), state, 0, str(folder))._state
     for path in list(folder.iterdir()):
         if whose == "a link":
             path.symlink_to(path.rename(aside / path.name))
@@ -83,9 +86,12 @@ def test_nothing_of_another_user_is_read(tmp_path: Path, whose: str) -> None:
     assert [] == found_copies(str(folder), "copy-")
     assert {} == owns_in(str(folder), state)
     again = Slot(lib, slot.path)
-    for reads in (again.open, lambda: again.reserve(1), lambda: loaded(lib, kept)):
-        with pytest.raises(UnfitFileError, match=whose if whose == "a link" else "belongs to user"):
+    words = whose if whose == "a link" else "belongs to user"
+    for reads in (again.open, lambda: again.reserve(1)):
+        with pytest.raises(UnfitFileError, match=words):
             reads()
+    with pytest.raises(DamagedError, match=words):
+        MemorySource(lib, RankGroups(0, 1, None), state, 0, str(folder))
 
 
 def test_objects_in_the_wrappers_of_lightning_fabric_count() -> None:

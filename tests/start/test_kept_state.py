@@ -14,7 +14,7 @@ import pytest
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import MarkName, write_mark
 from hpc_elastic.record.journal import Entry
-from hpc_elastic.record.memory_files import COPY_HEAD, COPY_MAGIC, OWN_HEAD
+from hpc_elastic.record.memory_files import StateHead, own_file
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.settings.setting import LONGEST_S
 from hpc_elastic.start import kept_state
@@ -54,10 +54,10 @@ class World:
     def leave(self, now: float = NOW, stays_s: float = STAYS_S) -> KeptState | None:
         """Be the agent of a start that leaves states of the steps 30 and 20; return their record."""
         with scratch_directory([str(self.place)]) as scratch:
-            head = COPY_HEAD.pack(COPY_MAGIC, bytes(8), 1, 20, 0, 3, 0, 0, 0)
+            head = StateHead(bytes(8), 1, 20, 0, 3, 0, 0, 0).packed()
             Path(scratch, RESCUED).write_bytes(b"state")
             Path(scratch, COPY).write_bytes(head + bytes(100))
-            Path(scratch, "own-1-0-0").write_bytes(OWN_HEAD.pack(30, 0, 0))
+            Path(scratch, "own-1-0-0").write_bytes(own_file(30, b""))
             for name in ("copy-0123abcd-0-1", "own-1-0-1", "1.0", "rescue.lock", f"{RESCUED}.part"):
                 Path(scratch, name).write_bytes(b"")
             return kept_state.keep(scratch, self.mine, now, stays_s)
@@ -103,7 +103,7 @@ def test_states_may_stay_without_a_limit(world: World) -> None:
 def test_values_of_single_ranks_alone_are_not_called_a_state(world: World) -> None:
     """The ranks of another node may have kept it; none of it may be there."""
     with scratch_directory([str(world.place)]) as scratch:
-        Path(scratch, "own-1-0-0").write_bytes(OWN_HEAD.pack(31, 0, 0))
+        Path(scratch, "own-1-0-0").write_bytes(own_file(31, b""))
         made = kept_state.keep(scratch, world.mine, NOW, STAYS_S)
     assert made is not None
     assert "values of single ranks, without a state, of step 31" == made.text
@@ -185,6 +185,11 @@ def _damaged(world: World) -> None:
     (world.kept()[0] / RECORD).write_bytes(b"{")
 
 
+def _one_bit_differs(world: World) -> None:
+    path = world.kept()[0] / RECORD
+    path.write_bytes(path.read_bytes().replace(b'"step": 30', b'"step": 31'))
+
+
 def _by_a_link(world: World) -> None:
     path = world.kept()[0] / RESCUED
     path.symlink_to(path.rename(world.place / "aside"))
@@ -196,7 +201,17 @@ def _seen_by_others(world: World) -> None:
 
 @pytest.mark.parametrize(
     "happens",
-    [_saved_since, _formed_since, _begun_anew, _wiped, _cut_off, _damaged, _by_a_link, _seen_by_others],
+    [
+        _saved_since,
+        _formed_since,
+        _begun_anew,
+        _wiped,
+        _cut_off,
+        _damaged,
+        _one_bit_differs,
+        _by_a_link,
+        _seen_by_others,
+    ],
 )
 def test_a_stale_or_torn_state_is_removed(world: World, happens: Callable[[World], None]) -> None:
     """It is older than a checkpoint, or of an earlier round, as on a node that comes back later."""

@@ -1,8 +1,9 @@
-"""The files of copies of a state in nodes' memory, and the steps of which all ranks have a copy.
+"""The files of states in nodes' memory, and the steps of which all ranks have a copy.
 
-A copy is one rank's part of the state. Its checksum is computed, and its head is written last, so a torn one
-is found. The files outlive the workers. Those of an agent that was killed are taken over by the next agent of
-the run on the node (`hpc_elastic.start.scratch`).
+A copy is one rank's part of the state; a state that is kept at a fault is the whole of it, in a file of the
+same kind. The head has the checksum of all behind it and one of itself, and is written last: so a torn or
+damaged file is found. The files outlive the workers. Those of an agent that was killed are taken over by the
+next agent of the run on the node (`hpc_elastic.start.scratch`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 import mmap
 import os
 import pickle
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -19,14 +21,13 @@ from typing import Any
 from hpc_elastic.errors import DamagedError
 from hpc_elastic.frameworks.torch.train_state import Torch
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.record.memory_files import COPY_HEAD, COPY_MAGIC
+from hpc_elastic.record.memory_files import COPY_HEAD, COPY_MAGIC, StateHead, state_head
 from hpc_elastic.store.plain_file import open_plain
 
 TOKEN_BYTES = 8  # of the random number of a run, which copies of other runs do not have
 TENSORS_AT = 4096  # where the tensors begin in a file
 _REPLICA = "-replica"  # ends the name of a copy that is of a rank on another node
 _ALIGNED = 64  # bytes: of the beginning of each tensor
-_WORD = 8  # bytes that the checksum takes at once
 
 
 class Copied(NamedTuple):
@@ -87,6 +88,11 @@ class Piece(NamedTuple):
     part: tuple[int, ...]
     at: int
 
+    @property
+    def size(self) -> int:
+        """Size of this rank's part [bytes]."""
+        return math.prod(self.part) * int(self.dtype.itemsize)
+
 
 class Content(NamedTuple):
     """The part of a copy that is no tensor.
@@ -100,6 +106,12 @@ class Content(NamedTuple):
     pieces: list[Piece]
     values: dict[str, Any]
     own: bytes
+
+    def described(self, lib: Torch) -> dict[str, Any]:
+        """Return the tensors without their content, and the values."""
+        torch = lib.torch
+        tensors = {one.name: torch.empty(one.shape, dtype=one.dtype, device="meta") for one in self.pieces}
+        return {**tensors, **self.values}
 
 
 def slot_name(prefix: str, rank: int, turn: int, *, is_replica: bool = False) -> str:
@@ -146,10 +158,10 @@ def copied_as(name: str, head: bytes) -> Copied | None:
         name: of its file.
         head: the first bytes of the file.
     """
-    if len(head) < COPY_HEAD.size:
+    found = state_head(head)
+    if found is None:
         return None
-    magic, token, round_, step, rank, world, _, end, _ = COPY_HEAD.unpack(head)
-    return Copied(name, token.hex(), round_, step, rank, world, end) if magic == COPY_MAGIC else None
+    return Copied(name, found.token.hex(), found.round, found.step, found.rank, found.world_size, found.end)
 
 
 def complete_sets(copies: Iterable[Copied], token: str) -> tuple[set[CopySet], set[CopySet]]:
@@ -223,10 +235,13 @@ class Slot:
         """Return bytes of the file as a tensor."""
         return self._bytes[begin:end]
 
+    def data(self, piece: Piece) -> Any:
+        """Return the bytes of a tensor of the copy, which can be sent whatever its dtype is."""
+        return self.part(piece.at, piece.at + piece.size)
+
     def view(self, piece: Piece) -> Any:
         """Return a tensor of the copy; its memory is the file."""
-        size = math.prod(piece.part) * piece.dtype.itemsize
-        return self.part(piece.at, piece.at + size).view(piece.dtype).view(piece.part)
+        return self.data(piece).view(piece.dtype).view(piece.part)
 
     def write(self, saved: Mapping[str, Any], own: bytes) -> tuple[Content, int, int]:
         """Copy tensors and values; return the content, where the values begin, and the end.
@@ -240,7 +255,6 @@ class Slot:
         """
         content, at = laid_out(self._lib, saved, own)
         values = pickle.dumps(content)
-        values += bytes(-len(values) % _WORD)
         self.reserve(at + len(values))
         self.unseal()
         memory = self._mapped()
@@ -259,16 +273,19 @@ class Slot:
         """Return the head of the copy in the mapped file."""
         return self._mapped()[: COPY_HEAD.size]
 
+    def copied(self) -> Copied | None:
+        """Return the sealed copy in the mapped file; None: there is none."""
+        return copied_as(os.path.basename(self.path), self.head())
+
     def checksum(self, end: int) -> int:
         """Return the checksum of all behind the head."""
-        torch = self._lib.torch
-        return int(self.part(TENSORS_AT, end).view(torch.int64).sum()) % 2**64
+        with memoryview(self._mapped()) as memory, memory[TENSORS_AT:end] as content:
+            return zlib.crc32(content)
 
     def seal(self, copied: Copied, values_at: int) -> None:
         """Make the copy count."""
-        checksum = self.checksum(copied.size)
-        facts = (copied.round, copied.step, copied.rank, copied.world_size, values_at, copied.size, checksum)
-        self._set_head(COPY_HEAD.pack(COPY_MAGIC, bytes.fromhex(copied.token), *facts))
+        facts = (copied.round, copied.step, copied.rank, copied.world_size, values_at, copied.size)
+        self._set_head(StateHead(bytes.fromhex(copied.token), *facts, self.checksum(copied.size)).packed())
 
     def accept(self, head: bytes) -> None:
         """Make a copy count that another rank has sent.
@@ -279,8 +296,8 @@ class Slot:
         Raises:
             DamagedError: the content in this file is another one.
         """
-        *_, end, checksum = COPY_HEAD.unpack(head)
-        if self.checksum(end) != checksum:
+        found = state_head(head)
+        if found is None or self.checksum(found.end) != found.checksum:
             raise DamagedError(f"its checksum does not fit: {self.path}")
         self._set_head(head)
 
@@ -321,11 +338,11 @@ class Slot:
             DamagedError: it is torn.
         """
         memory = self._mapped()
-        magic, *_, values_at, end, checksum = COPY_HEAD.unpack_from(memory)
-        is_whole = magic == COPY_MAGIC and TENSORS_AT <= values_at <= end <= len(memory) and not end % _WORD
-        if not is_whole or self.checksum(end) != checksum:
+        head = state_head(memory[: COPY_HEAD.size])
+        is_whole = head is not None and TENSORS_AT <= head.values_at <= head.end <= len(memory)
+        if head is None or not is_whole or self.checksum(head.end) != head.checksum:
             raise DamagedError(f"its checksum does not fit: {self.path}")
-        found: Content = pickle.loads(memory[values_at:end])  # noqa: S301 - of this user alone, as `open` or the sender has checked
+        found: Content = pickle.loads(memory[head.values_at : head.end])  # noqa: S301 - of this user alone, as `open` or the sender has checked
         return found
 
     def remove(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -264,10 +264,10 @@ class Layout:
         return fixed, versions(fixed.values())
 
     def content(self, whole: Whole) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the tensors and values of a whole state, on the CPU; there the tensors are the training's.
+        """Return the tensors and values of a whole state; the tensors are the training's.
 
         Raises:
-            UnfitStateError: parameters lie elsewhere than before, or are not finite.
+            UnfitStateError: parameters lie elsewhere than before, or a value beside the GPU was not noted.
         """
         for name, parameter in self._stepped.items():
             there = self._standing(name, parameter)
@@ -279,36 +279,24 @@ class Layout:
         for name, noted in whole.on_host.items():
             is_number = hasattr(tensors[name], "dim") and not hasattr(noted, "dim")
             tensors[name] = self._lib.torch.full_like(tensors[name], noted) if is_number else noted
-        if self.device is not None:
-            tensors = self._fetched(tensors, whole)
-        for name in self._stepped:
-            if not bool(self._lib.torch.isfinite(tensors[name]).all()):
-                raise UnfitStateError(f"{name} is not finite")
+        for name, value in tensors.items() if self.device is not None else ():
+            if not self._is_here(value) and name not in whole.on_host and name not in self._fixed:
+                raise UnfitStateError(f"{name} is not on {self.device}")
         own = {one.name: self._groups(one, whole.groups[one.name]) for one in self.optimizers}
         return tensors, {**own, **pickle.loads(whole.rest)}  # noqa: S301 - of this process
 
-    def _fetched(self, tensors: dict[str, Any], whole: Whole) -> dict[str, Any]:
-        """Return copies on the CPU, made while other work on the GPU may hang.
+    def check(self, kept: Mapping[str, Any]) -> None:
+        """Refuse a state that a training cannot go on from.
 
-        Memory that is pinned or on the GPU is not asked for, as the driver may wait for that work.
+        Args:
+            kept: tensors by name.
 
         Raises:
-            UnfitStateError: a value beside the GPU was not noted.
+            UnfitStateError: parameters are not finite.
         """
-        torch, copies = self._lib.torch, dict[Any, Any]()
-        found = {}
-        with torch.no_grad():
-            for name, value in tensors.items():
-                if not self._is_here(value):
-                    if name not in whole.on_host and name not in self._fixed:
-                        raise UnfitStateError(f"{name} is not on {self.device}")
-                    found[name] = value
-                    continue
-                place = value.data_ptr(), value.dtype, value.size(), value.stride()
-                if place not in copies:
-                    copies[place] = torch.empty_like(value, device="cpu").copy_(value)
-                found[name] = copies[place]
-        return found
+        for name in self._stepped:
+            if kept[name].dtype.itemsize > 1 and not bool(self._lib.torch.isfinite(kept[name]).all()):
+                raise UnfitStateError(f"{name} is not finite")
 
     def _groups(self, entry: Entry, values: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the groups of an optimizer's parameters, which are named in them."""

@@ -267,12 +267,7 @@ class CopySource:
 
     def stored(self) -> Mapping[str, Any]:
         """Return size and dtype of each tensor, and the other values."""
-        torch = self._lib.torch
-        tensors = {
-            piece.name: torch.empty(piece.shape, dtype=piece.dtype, device="meta")
-            for piece in self._content.pieces
-        }
-        return {**tensors, **self._content.values}
+        return self._content.described(self._lib)
 
     def owns(self) -> bytes | list[bytes]:
         """Return the values of this rank."""

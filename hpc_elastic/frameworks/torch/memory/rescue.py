@@ -14,11 +14,11 @@ import os
 import pickle
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.frameworks.torch.memory.agent_signal import ASKED_BY, heed, is_replaced
+from hpc_elastic.frameworks.torch.memory.copies import TOKEN_BYTES, Copied, Slot
 from hpc_elastic.frameworks.torch.memory.layout import (
     Layout,
     ShardedStateError,
@@ -242,29 +242,36 @@ class Rescue:
             remove_unfinished(self.folder)
             if any(one.round == place.round and one.step >= place.step for one in found_in(self.folder)):
                 return True  # another rank of this node has it
-            check_room(self.folder, layout.size() * (1 if layout.device is None else 2))
+            check_room(self.folder, layout.size())
             began = self._clock.monotonic()
-            with layout.aside():
-                tensors, own = layout.content(whole)
-                content = {"tensors": tensors, "own": pickled(self._lib, own)}
-            if not _is_whole(noted) or not self._written(place, content, noted):
+            if not self._written(place, noted):
                 return False
         took_s = self._clock.monotonic() - began
         what = f"the state of step {place.step} is kept in this node's memory"
         logger.warning("%s: %s, in %.3f s", SAYS, what, took_s)
         return True
 
-    def _written(self, place: Rescued, content: dict[str, Any], noted: Noted[tuple[Whole, Layout]]) -> bool:
-        _, layout = noted.value
+    def _written(self, place: Rescued, noted: Noted[tuple[Whole, Layout]]) -> bool:
+        """Write the state to its file; return whether it was whole until it was written.
+
+        Raises:
+            UnfitStateError: it has parameters that are not finite.
+            OSError: there is no room for it.
+        """
+        whole, layout = noted.value
         path = os.path.join(self.folder, place.file_name)
+        slot = Slot(self._lib, f"{path}{PRIVATE}")
         try:
-            self._lib.torch.save(content, f"{path}{PRIVATE}")
-            if layout.device is None and not _is_whole(noted):  # else a copy is written
+            with layout.aside():
+                tensors, own = layout.content(whole)
+                content, values_at, end = slot.write(tensors, pickled(self._lib, own))
+            if not _is_whole(noted):
                 return False
-            os.rename(f"{path}{PRIVATE}", path)
+            layout.check({piece.name: slot.view(piece) for piece in content.pieces})
+            slot.seal(Copied("", "00" * TOKEN_BYTES, *place[:4], end), values_at)
+            os.rename(slot.path, path)
         finally:
-            with suppress(FileNotFoundError):
-                os.unlink(f"{path}{PRIVATE}")
+            slot.remove()
         return True
 
 

@@ -6,17 +6,17 @@ import fcntl
 import os
 import pickle
 import shutil
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from hpc_elastic.errors import DamagedError, InputError
+from hpc_elastic.frameworks.torch.memory.copies import Content, Slot
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups
 from hpc_elastic.frameworks.torch.train_state import Torch, pickled, unpickled
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.processes.control_group import free_memory
-from hpc_elastic.record.memory_files import OWN, OWN_HEAD, RESCUED
+from hpc_elastic.record.memory_files import OWN, RESCUED, own_file, own_in
 from hpc_elastic.store.plain_file import open_plain
 
 _LOCK = "rescue.lock"
@@ -125,7 +125,7 @@ class OwnFile:
         before, turn = self._newest
         turn = turn if step == before else (turn + 1) % len(self._paths)
         self._newest = step, turn
-        content = OWN_HEAD.pack(step, len(data), zlib.crc32(data)) + data
+        content = own_file(step, data)
         if os.pwrite(self._descriptors[turn], content, 0) != len(content):
             raise OSError(f"no room for {len(content)} bytes: {self._paths[turn]}")
 
@@ -143,12 +143,9 @@ def owns_in(folder: str, state: Rescued) -> dict[int, bytes]:
             continue
         with open(descriptor, "rb") as file:
             content = file.read()
-        if len(content) < OWN_HEAD.size:
-            continue
-        step, size, checksum = OWN_HEAD.unpack_from(content)
-        data = content[OWN_HEAD.size : OWN_HEAD.size + size]
-        if step == state.step and len(data) == size and zlib.crc32(data) == checksum:
-            found[int(match[2])] = data
+        own = own_in(content)
+        if own is not None and own[0] == state.step:
+            found[int(match[2])] = own[1]
     return found
 
 
@@ -184,26 +181,6 @@ def one_at_a_time(folder: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def loaded(lib: Torch, path: str) -> dict[str, Any]:
-    """Return the content of a state's file, whose tensors are mapped.
-
-    Args:
-        lib: PyTorch's modules.
-        path: of the file.
-
-    Raises:
-        OSError: it is gone, or another user's.
-        Exception: PyTorch cannot read it.
-    """
-    descriptor = open_plain(path)
-    try:
-        opened = f"/proc/self/fd/{descriptor}"  # PyTorch maps a file by its path alone
-        content: dict[str, Any] = lib.torch.load(opened, map_location="cpu", weights_only=False, mmap=True)
-        return content
-    finally:
-        os.close(descriptor)
-
-
 class MemorySource:
     """A state in the memory of one node, which its rank sends to all others; all ranks make one.
 
@@ -224,12 +201,10 @@ class MemorySource:
         self._lib, self._ranks, self._holder = lib, ranks, holder
         self._state = state
         self.name = f"the state of step {state.step} that rank {state.rank} of round {state.round} has kept"
+        self._slot = Slot(lib, os.path.join(folder or "", state.file_name))
         is_holder = ranks.rank == holder and folder is not None
-        self._content, error = (
-            self._read(os.path.join(folder or "", state.file_name)) if is_holder else ({}, "")
-        )
-        told = ranks.told((_described(lib, self._content), self._content.get("own"), error), by=holder)
-        self._stored, self._own, problem = told
+        told: tuple[Content, str] = ranks.told(self._read() if is_holder else None, by=holder)
+        self._content, problem = told
         if problem:
             raise DamagedError(f"{self.name} cannot be read: {problem}")
         mine = {} if state.is_alike or folder is None else owns_in(folder, state)
@@ -237,48 +212,45 @@ class MemorySource:
         if not state.is_alike and len(self._rests) < state.world_size:
             raise DamagedError(f"{self.name} lacks the values of ranks that are lost")
 
-    def _read(self, path: str) -> tuple[dict[str, Any], str]:
+    def _read(self) -> tuple[Content, str]:
+        """Return the content, and why it cannot be read (the holder)."""
+        nothing, state = Content([], {}, b""), self._state
         try:
-            return loaded(self._lib, path), ""
+            self._slot.open()
+            head = self._slot.copied()
+            if head is None or (head.round, head.step, head.rank, head.world_size) != state[:4]:
+                return nothing, f"its head is damaged: {self._slot.path}"
+            return self._slot.content(), ""
         except Exception as error:  # noqa: BLE001 - the other ranks wait for an answer
-            return {}, f"{type(error).__name__}: {error}"
+            return nothing, f"{type(error).__name__}: {error}"
 
     def stored(self) -> Mapping[str, Any]:
         """Return size and dtype of each tensor, and the other values."""
-        found: Mapping[str, Any] = self._stored
-        return found
+        return self._content.described(self._lib)
 
     def owns(self) -> bytes | list[bytes]:
         """Return the values of this rank; those of all ranks that have saved, if their number is another."""
-        own: bytes = self._own
         if self._state.is_alike:
-            return own
+            return self._content.own
         if self._state.world_size == self._ranks.size:
             return self._whole_own(self._ranks.rank)
         return [self._whole_own(rank) for rank in range(self._state.world_size)]
 
     def _whole_own(self, rank: int) -> bytes:
-        return pickled(self._lib, unpickled(self._lib, self._own) | pickle.loads(self._rests[rank]))  # noqa: S301
+        own = unpickled(self._lib, self._content.own)
+        return pickled(self._lib, own | pickle.loads(self._rests[rank]))  # noqa: S301
 
     def fill(self, loaded: dict[str, Any]) -> None:
-        """Give tensors, by name, the content that the holder sends."""
-        torch = self._lib.torch
+        """Give tensors, by name, the content that the holder sends as bytes."""
+        torch, is_holder = self._lib.torch, self._ranks.rank == self._holder
+        pieces = {piece.name: piece for piece in self._content.pieces}
         for name in sorted(loaded):
-            there = self._stored[name]
-            if not isinstance(there, torch.Tensor):
-                loaded[name] = there
+            piece = pieces.get(name)
+            if piece is None:
+                loaded[name] = self._content.values[name]
                 continue
-            sent = self._content["tensors"][name] if self._content else torch.empty_like(there, device="cpu")
-            sent = sent.contiguous()
+            data = self._slot.data(piece) if is_holder else torch.empty(piece.size, dtype=torch.uint8)
             if self._ranks.size > 1:
-                self._ranks.distributed.broadcast(sent, src=self._holder, group=self._ranks.group)
+                self._ranks.distributed.broadcast(data, src=self._holder, group=self._ranks.group)
             with torch.no_grad():
-                loaded[name].copy_(sent)
-
-
-def _described(lib: Torch, content: dict[str, Any]) -> dict[str, Any]:
-    """Return the tensors of a state without their content."""
-    return {
-        name: value.to("meta") if isinstance(value, lib.torch.Tensor) else value
-        for name, value in content.get("tensors", {}).items()
-    }
+                loaded[name].copy_(data.view(piece.dtype).view(piece.part))
