@@ -100,7 +100,7 @@ def rendezvous_of(
         settings,
         Around(
             clock,
-            latest_checkpoint=lambda: _latest_checkpoint(paths),
+            latest_checkpoint=lambda: _latest_checkpoint(paths, say),
             tidy=lambda first: _tidy(paths, first, options.keep_logs),
             open_store=lambda number: open_round_store(paths.root, round_scope(number)),
             check_place=check_place,
@@ -140,12 +140,14 @@ def current_epoch(
     return Epoch(known.submission + another, slurm.link, slurm.restart_count, 0)
 
 
-def _latest_checkpoint(paths: RunPaths) -> MarkedCheckpoint | None:
+def _latest_checkpoint(paths: RunPaths, say: Callable[[str], None]) -> MarkedCheckpoint | None:
     try:
-        found = checkpoints.latest(paths)
+        found = checkpoints.find(paths)
     except OSError as error:
         raise StoreError(f"{paths.checkpoints}: {error.strerror}") from error
-    return MarkedCheckpoint(found.step, found.path) if found else None
+    if found.text:
+        say(found.text)
+    return MarkedCheckpoint(*found.checkpoint) if found.checkpoint else None
 
 
 def _batch_host() -> str:

@@ -69,19 +69,28 @@ def tick(step: int, total: int | None = None) -> None:
     _progress().tick(step, total)
 
 
-def resumed(step: int) -> None:
+def resumed(step: int, *, name: str = "") -> None:
     """Tell the agent that this rank goes on from `step`, before its first `tick`.
 
     Only needed where that is not the newest checkpoint of `checkpoint_saved`, for example a state from the
-    memory of another rank: then the account does not count the steps between the two as lost.
+    memory of another rank: then the account does not count the steps between the two as lost. An earlier
+    step, after steps or saves too, is a way back: no later start goes on from the newer checkpoints, which
+    stay where they are.
 
     Args:
         step: steps completed in the state that was loaded, as of `tick`; 0: the very beginning.
+        name: as of `checkpoint_saved`.
 
     Raises:
         InputError: `step` is no whole number, or negative.
+        OSError: a way back could not be recorded.
     """
-    _progress().resumed(step)
+    _progress().resumed(step, name)
+
+
+def branch() -> int:
+    """Return how often this process has gone back to an earlier step."""
+    return _progress().branch
 
 
 def section(name: str, timeout: float | None = None) -> Block:
@@ -161,7 +170,9 @@ def time_left() -> float | None:
     return _progress().time_left()
 
 
-def checkpoint_saved(step: int, path: str | os.PathLike[str] | None = None, *, shards: int = 1) -> None:
+def checkpoint_saved(
+    step: int, path: str | os.PathLike[str] | None = None, *, shards: int = 1, name: str = ""
+) -> None:
     """Record that a checkpoint is durable; the next start resumes from the newest complete one.
 
     Call it after the file is safely on disk (see `atomic_write`), on each rank that wrote a part.
@@ -171,17 +182,32 @@ def checkpoint_saved(step: int, path: str | os.PathLike[str] | None = None, *, s
         path: the checkpoint, a file or directory that all nodes see, handed back by
             `latest_checkpoint` as an absolute path; with several shards the directory they share.
         shards: how many ranks write a part of it; complete once as many ranks have called.
+        name: of the object that is saved, where a program saves several; no one gets that of another.
 
     Raises:
-        InputError: there is nothing at `path`, `step` is negative or `shards` is not positive.
+        InputError: there is nothing at `path`, `step` is negative, or lower than that of the save before
+            without `resumed` in between, `shards` is not positive, or `name` cannot be one.
         OSError: the mark could not be written.
     """
-    _progress().checkpoint_saved(step, path, shards=shards)
+    _progress().checkpoint_saved(step, path, shards=shards, name=name)
 
 
-def latest_checkpoint() -> Checkpoint | None:
-    """Return the checkpoint to resume from (`step`, `path`), the same on all ranks, or None."""
-    return _progress().latest_checkpoint()
+def checkpoint_failed(step: int, *, shards: int = 1, name: str = "") -> None:
+    """Take this rank's mark of a checkpoint back, as other ranks could not save theirs.
+
+    Raises:
+        OSError: it is there, and cannot be removed.
+    """
+    _progress().checkpoint_failed(step, shards=shards, name=name)
+
+
+def latest_checkpoint(name: str = "") -> Checkpoint | None:
+    """Return the checkpoint to resume from (`step`, `path`), the same on all ranks, or None.
+
+    Args:
+        name: as of `checkpoint_saved`.
+    """
+    return _progress().latest_checkpoint(name)
 
 
 def run_dir() -> str | None:

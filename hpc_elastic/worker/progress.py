@@ -10,7 +10,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import checkpoints
-from hpc_elastic.record.checkpoints import Checkpoint, MarkName
+from hpc_elastic.record.checkpoints import Checkpoint, MarkName, WayBack
 from hpc_elastic.text import visible
 from hpc_elastic.worker.atomic import AtomicWrite
 from hpc_elastic.worker.channel import BAD_NODE, COMPUTE, GIVE_UP, Channel, ChannelError, section_name
@@ -54,7 +54,9 @@ class WorkerProgress:
         self._rank = int(_number(environ, "RANK", 0))
         self._world_size = int(_number(environ, "WORLD_SIZE", 1))
         self._resume_from = environ.get(Env.CHECKPOINT)
-        self._own: Checkpoint | None = None
+        self._own: dict[str, Checkpoint] = {}  # the last saves of this process, by the names of the objects
+        self._branch = 0
+        self._back_to: dict[str, int] = {}  # the steps that this process has gone back to, by the same names
         self._saves = 0  # by this process
         self._critical = CriticalDepth(channel, self._clock)
         self._ticked: tuple[int, float] | None = None  # the last reported step, and when [s]
@@ -96,11 +98,35 @@ class WorkerProgress:
             if self._channel.hang:
                 self._hang_for_a_drill(self._channel)
 
-    def resumed(self, step: int) -> None:
-        """Publish the step that this rank goes on from."""
-        step = _whole("step", step, 0)
+    @property
+    def branch(self) -> int:
+        """How often this process has gone back to an earlier step."""
+        return self._branch
+
+    def resumed(self, step: int, name: str = "") -> None:
+        """Publish the step that this rank goes on from; if the run goes back to it, record that."""
+        step, name = _whole("step", step, 0), checkpoints.check_name(name)
         if self._channel is not None:
             self._channel.resumed = step
+        own = self._own.get(name)
+        done = [*([self._ticked[0]] if self._ticked else ()), *([own.step] if own else ())]
+        is_within = any(step < one for one in done)
+        if is_within or (not done and self._begins_earlier(step, name)):
+            self._go_back(step, name, is_within=is_within)
+
+    def _begins_earlier(self, step: int, name: str) -> bool:
+        """Tell whether a step is before the one that this round was to go on from."""
+        offered = self.latest_checkpoint(name)
+        return offered is not None and step < offered.step
+
+    def _go_back(self, step: int, name: str, *, is_within: bool) -> None:
+        self._branch += is_within
+        self._back_to[name] = step
+        self._own.pop(name, None)
+        self._ticked = None
+        if self._rank == 0 and self._paths is not None:
+            place = self._round, self._branch
+            checkpoints.write_way_back(self._paths, WayBack(*place, step, *place, name))
 
     def _hang_for_a_drill(self, channel: Channel) -> None:
         """Make no progress, as the owner of the run wants to see the consequences: hpc-elastic drill."""
@@ -205,19 +231,41 @@ class WorkerProgress:
             self._warned = True
             _warn(text)
 
-    def checkpoint_saved(self, step: int, path: str | os.PathLike[str] | None, *, shards: int) -> None:
+    def checkpoint_saved(
+        self, step: int, path: str | os.PathLike[str] | None, *, shards: int, name: str = ""
+    ) -> None:
         """Write this rank's mark, then tell the agent."""
         step, shards = _whole("step", step, 0), _whole("shards", shards, 1)
         where = None if path is None else _saved_at(path, step)
+        self._refuse_backwards(step, checkpoints.check_name(name))
         if self._paths is not None:
-            mark = MarkName(step, self._round, self._rank, shards)
             took_s = self._saved_in(step)
+            mark = self._mark(step, shards, name)
             checkpoints.write_mark(self._paths, mark, where, self._world_size, took_s)
             self._count_save(step, took_s)
             self._remove_old_marks(self._paths)
-        self._own = Checkpoint(step, where)
+        self._own[name] = Checkpoint(step, where)
         if self._channel is not None:
             self._channel.checkpoint_step = step
+
+    def checkpoint_failed(self, step: int, *, shards: int, name: str = "") -> None:
+        """Take this rank's mark back, as other ranks could not save theirs."""
+        self._own.pop(name, None)
+        if self._paths is not None:
+            checkpoints.remove_mark(self._paths, self._mark(step, shards, name))
+
+    def _mark(self, step: int, shards: int, name: str) -> MarkName:
+        return MarkName(step, self._round, self._rank, shards, self._branch, name)
+
+    def _refuse_backwards(self, step: int, name: str) -> None:
+        """Refuse a step before the last one that was saved.
+
+        Raises:
+            InputError: it is.
+        """
+        own = self._own.get(name)
+        if own is not None and step < own.step:
+            raise step_error(step, own.step)
 
     def _count_save(self, step: int, took_s: float | None) -> None:
         """Count the time of a save that the loop has waited for; beside one that went on it cost none."""
@@ -248,13 +296,34 @@ class WorkerProgress:
         except TypeError:
             raise InputError(f"the file to write must be a path, not {path!r}", where=_WHERE) from None
 
-    def latest_checkpoint(self) -> Checkpoint | None:
+    def latest_checkpoint(self, name: str = "") -> Checkpoint | None:
         """Return this rank's last save, else the checkpoint of the round, else that of the run directory."""
-        if self._own is not None:
-            return self._own
-        if self._resume_from is not None:
+        if name in self._own:
+            return self._own[name]
+        back_to = self._back_to.get(name)
+        if self._resume_from is not None and not name and back_to is None:
             return checkpoints.from_env(self._resume_from)
-        return None if self._paths is None else checkpoints.latest(self._paths)
+        if self._paths is None:
+            return None
+        found = checkpoints.find(self._paths, checkpoints.check_name(name), most=back_to)
+        if found.text and self._rank == 0:
+            _warn(found.text)
+        return found.checkpoint
+
+
+def step_error(step: int, newest: int) -> InputError:
+    """Return the error of steps that are counted backwards or begin anew.
+
+    Args:
+        step: the wrong one.
+        newest: the one before it.
+    """
+    return InputError(
+        f"step {step} comes after step {newest}: steps are counted over the whole run, and never anew",
+        where="the number of a step",
+        fix="with epochs: step = epoch * len(loader) + i; "
+        f"to go back on purpose, load that state and call worker.resumed({step}) first",
+    )
 
 
 def _whole(name: str, value: int, least: int) -> int:
@@ -274,27 +343,13 @@ def _saved_at(path: str | os.PathLike[str], step: int) -> str:
         where = os.path.abspath(os.fspath(path))
     except TypeError:
         raise InputError(f"the checkpoint's path must be a path, not {path!r}", where=_WHERE) from None
-    if _is_absent(where):
+    if checkpoints.is_absent(where):
         raise InputError(
             f"the checkpoint of step {step} is not there: {where} does not exist",
             where="checkpoint_saved",
             fix="save it first, and give the path where it was saved, below worker.run_dir()",
         )
     return where
-
-
-def _is_absent(path: str) -> bool:
-    """Tell whether there is certainly nothing at a path."""
-    if os.path.exists(path):
-        return False
-    try:
-        os.listdir(os.path.dirname(path))  # has a network file system drop its cache of the name
-        os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:
-        pass  # it may be there
-    return False
 
 
 def _number(environ: Mapping[str, str], name: str, default: float) -> float:

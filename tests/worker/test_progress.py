@@ -142,6 +142,90 @@ def test_round_decides_what_to_resume_from(tmp_path: Path) -> None:
     assert WorkerProgress.from_environment(environ).latest_checkpoint() is None
 
 
+def in_round(run_dir: Path, number: int, rank: int = 0) -> WorkerProgress:
+    """Return a process of a round, which was told the newest checkpoint."""
+    found = checkpoints.to_env(checkpoints.latest(RunPaths(run_dir)))
+    environ = {Env.RUN_DIR: str(run_dir), Env.ROUND: str(number), Env.CHECKPOINT: found, "RANK": str(rank)}
+    return WorkerProgress.from_environment(environ)
+
+
+def test_a_round_that_goes_back_takes_the_later_ones_with_it(tmp_path: Path) -> None:
+    """Also if it ends before its first save: the newer checkpoints are left."""
+    first = in_round(tmp_path, 1)
+    for step in (10, 20):
+        first.checkpoint_saved(step, tmp_path, shards=1)
+    second = in_round(tmp_path, 2)
+    second.resumed(10)
+    assert 10 == getattr(second.latest_checkpoint(), "step", None)
+    third = in_round(tmp_path, 3)
+    assert 10 == getattr(third.latest_checkpoint(), "step", None)
+    third.resumed(10)
+    third.checkpoint_saved(15, tmp_path, shards=1)
+    assert 15 == checkpoints.newest_step(RunPaths(tmp_path), -1)
+    assert 1 == sum(name.startswith("from.") for name in os.listdir(RunPaths(tmp_path).checkpoints))
+
+
+def test_a_process_that_goes_back_saves_the_same_steps_again(tmp_path: Path) -> None:
+    """In another branch, which all ranks count alike; one of them writes the record."""
+    ranks = [in_round(tmp_path, 1, rank) for rank in (0, 1)]
+    for rank in ranks:
+        rank.checkpoint_saved(10, tmp_path, shards=2)
+        rank.checkpoint_saved(20, tmp_path, shards=2)
+        rank.tick(20)
+    for rank in ranks:
+        rank.resumed(10)
+        assert 10 == getattr(rank.latest_checkpoint(), "step", None)
+        rank.tick(11)
+    assert 10 == checkpoints.newest_step(RunPaths(tmp_path), -1)
+    for rank in ranks:
+        rank.checkpoint_saved(20, tmp_path, shards=2)
+    assert [1, 1] == [rank.branch for rank in ranks]
+    newest = next(checkpoints.complete_marks(os.listdir(RunPaths(tmp_path).checkpoints)))
+    assert (20, 1) == (newest.step, newest.branch)
+
+
+def test_a_step_that_was_told_as_it_is_goes_nowhere_back(tmp_path: Path) -> None:
+    """A state in memory is newer than the checkpoint."""
+    first = in_round(tmp_path, 1)
+    first.checkpoint_saved(10, tmp_path, shards=1)
+    for step in (10, 12):
+        later = in_round(tmp_path, 2)
+        later.resumed(step)
+        assert 0 == later.branch
+    assert 1 == len(os.listdir(RunPaths(tmp_path).checkpoints))
+
+
+def test_a_save_of_an_earlier_step_is_refused(tmp_path: Path) -> None:
+    """Steps that are counted anew in each epoch would never be resumed from; the error has the line."""
+    progress = in_round(tmp_path, 1)
+    progress.checkpoint_saved(8, tmp_path, shards=1)
+    with pytest.raises(InputError, match="step 3 comes after step 8") as refused:
+        progress.checkpoint_saved(3, tmp_path, shards=1)
+    assert "step = epoch * len(loader) + i" in str(refused.value)
+    progress.checkpoint_saved(3, tmp_path, shards=1, name="other")
+    progress.checkpoint_saved(8, tmp_path, shards=1)
+
+
+def test_each_object_has_its_own_checkpoints(tmp_path: Path) -> None:
+    """In this process and in the next round."""
+    progress = in_round(tmp_path, 1)
+    for name in ("student", "teacher"):
+        progress.checkpoint_saved(len(name), tmp_path / ".", shards=1, name=name)
+    for one in (progress, in_round(tmp_path, 2)):
+        assert [7, 7, None] == [
+            getattr(one.latest_checkpoint(name), "step", None) for name in ("student", "teacher", "")
+        ]
+
+
+def test_a_mark_is_taken_back(tmp_path: Path) -> None:
+    """The save of other ranks has failed: neither this process nor a later one goes on from it."""
+    progress = in_round(tmp_path, 1)
+    progress.checkpoint_saved(5, tmp_path, shards=1)
+    progress.checkpoint_failed(5, shards=1)
+    assert [None, None] == [one.latest_checkpoint() for one in (progress, in_round(tmp_path, 2))]
+    progress.checkpoint_saved(4, tmp_path, shards=1)
+
+
 def test_mark_names_round_and_rank(tmp_path: Path) -> None:
     """A mark carries the round, the rank and the number of shards."""
     environ = {Env.RUN_DIR: str(tmp_path), Env.ROUND: "4", "RANK": "1", "WORLD_SIZE": "2"}

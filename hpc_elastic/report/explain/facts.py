@@ -17,7 +17,7 @@ from hpc_elastic.clock import wall_of
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.checkpoints import latest, newest_step, save_times
+from hpc_elastic.record.checkpoints import newest, newest_step, save_times
 from hpc_elastic.record.checkpoints import read_facts as read_checkpoint
 from hpc_elastic.record.journal import Cause, Decision, NodeSlow, Record, RoundEnded, RoundFormed
 from hpc_elastic.record.progress import BEGINNING
@@ -218,8 +218,8 @@ def _save_of(paths: RunPaths) -> tuple[SaveTimes, tuple[int, ...]] | None:
     It is that of the newest one of `Checkpoints`, else the median of those in the loop.
     """
     try:
-        newest = latest(paths)
-        facts = read_checkpoint(newest.path) if newest is not None and newest.path else None
+        saved = newest(paths)
+        facts = read_checkpoint(saved.path) if saved is not None and saved.path else None
         took = save_times(paths) if facts is None else []
     except (OSError, HpcElasticError):
         return None

@@ -188,7 +188,7 @@ class Patience:
 def to_go_on(paths: RunPaths) -> str:
     """Return from where a run goes on: from the step that it has a checkpoint of, if it has marked one."""
     try:
-        found = checkpoints.latest(paths)
+        found = checkpoints.newest(paths)
     except (OSError, HpcElasticError):
         return "to go on"
     if found is None:

@@ -315,7 +315,7 @@ def newest_checkpoint(paths: RunPaths, now_s: float) -> SavedCheckpoint | None:
         now_s: wall time [s since the epoch].
     """
     try:
-        found = checkpoints.latest(paths)
+        found = checkpoints.newest(paths)
         if found is None:
             return None
         names, of_step = files.list_names(paths.checkpoints), f"{found.step:012d}."

@@ -21,7 +21,7 @@ from hpc_elastic.errors import HpcElasticError, InputError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.ids import LOGIN
 from hpc_elastic.record.array_task import start_of
-from hpc_elastic.record.checkpoints import complete_marks, encode_name, parse_name
+from hpc_elastic.record.checkpoints import complete_marks, encode_name, object_names
 from hpc_elastic.record.journal import DrillBegan, DrillCalledOff, Role
 from hpc_elastic.record.run_log import open_log, read_records
 from hpc_elastic.report.drill_report import (
@@ -373,9 +373,9 @@ def _course(run: RunFiles, blow: Blow, begun: Mapping[int, int] = {}) -> Course:
 
 def _saved(run: RunFiles) -> list[Saved]:
     """Return the durable checkpoints, the oldest first."""
-    names = [name for name in list_names(run.paths.checkpoints) if parse_name(name) is not None]
+    names = list_names(run.paths.checkpoints)
     found = []
-    for mark in complete_marks(names):
+    for mark in (mark for name in object_names(names) for mark in complete_marks(names, name)):
         try:
             found.append(
                 Saved(mark.step, os.stat(os.path.join(run.paths.checkpoints, encode_name(mark))).st_mtime)
