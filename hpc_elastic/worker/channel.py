@@ -38,7 +38,7 @@ _UNTIL, _CRITICAL_SINCE, _CRITICAL_NAME, _CRITICAL_END = 256, 257, 258, 264
 _HANG = 265  # whether a drill wants the worker to hang; 0 at first
 _TOTAL = 267  # steps of the whole run; 0: the worker has not told them
 _SAVING = 266  # for how long the worker has stood still to save [ns]; 0 at first
-_RESCUE_SIGNAL = 268  # on which the worker keeps its state in the node's memory; 0 at first, and when it has
+_KEEPER = 268  # pid of the process that keeps its state when it is asked; 0 at first, and when it has done so
 _TICKED_AT, _COMPUTED = (
     269,
     270,
@@ -143,8 +143,8 @@ class Channel:
         return WorkerView(self.pid, self.ticks, *steps, self.word)
 
     def unlink(self) -> None:
-        """Remove the file and that of the stacks, if they are still there."""
-        for path in (self.path, self.stacks_path):
+        """Remove the file, that of the stacks and the pipe of the keeper, if they are still there."""
+        for path in filter(None, (self.path, self.stacks_path, self.request_path)):
             try:
                 os.unlink(path)
             except FileNotFoundError:
@@ -377,14 +377,24 @@ class Channel:
         self._slots[_CRITICAL_SINCE] = 0
 
     @property
-    def rescue_signal(self) -> int:
-        """The signal on which the worker keeps its state in the node's memory; 0: none, or it has done so."""
-        return self._slots[_RESCUE_SIGNAL]
+    def keeper(self) -> int:
+        """The process that keeps its state when it is asked; 0: none, or it has done so."""
+        return self._slots[_KEEPER]
 
-    @rescue_signal.setter
-    def rescue_signal(self, number: int) -> None:
+    @keeper.setter
+    def keeper(self, pid: int) -> None:
         """Tell the agent (worker)."""
-        self._slots[_RESCUE_SIGNAL] = number
+        self._slots[_KEEPER] = pid
+
+    @property
+    def request_path(self) -> str:
+        """The pipe by which the keeper is asked; empty if there is none."""
+        keeper = self.keeper
+        return self.request_path_of(keeper) if keeper else ""
+
+    def request_path_of(self, pid: int) -> str:
+        """Return the pipe by which a process is asked to keep its state."""
+        return f"{self.path}.ask-{pid}"
 
     @property
     def word(self) -> tuple[int, str]:

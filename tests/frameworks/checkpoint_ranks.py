@@ -34,6 +34,7 @@ from hpc_elastic.frameworks.torch.pace import SavePace
 from hpc_elastic.frameworks.torch.trainer_memory import trainer_memory
 from hpc_elastic.testing.clock import FakeClock
 from hpc_elastic.testing.waiting import wait_until
+from hpc_elastic.worker.request_pipe import ask
 
 BATCH = 24  # of all ranks
 
@@ -368,8 +369,8 @@ def rescue(steps: int, how: str = "asked", choices: dict[str, Any] | None = None
     elif how == "goes on":
         _go_on_while_it_is_kept(training, checkpoints, start + steps, begun)
     elif steps:
-        os.kill(os.getpid(), own._channel.rescue_signal)
-        wait_until(lambda: not own._channel.rescue_signal, "the state to be kept", timeout_s=60.0)
+        assert ask(own._channel)
+        wait_until(lambda: not own._channel.keeper, "the state to be kept", timeout_s=60.0)
     own._at_end()
     names = (name for name in os.listdir(own.folder) if not name.endswith(PRIVATE))  # another rank's
     kept = sorted(name for name in names if name.startswith("rescued"))
@@ -424,8 +425,8 @@ def _go_on_while_it_is_kept(
         return write(*args)
 
     setattr(Slot, "write", write_late)  # noqa: B010 - a method
-    os.kill(os.getpid(), own._channel.rescue_signal)
-    while _any_rank(wants=bool(own._channel.rescue_signal)):  # a rank alone could make no step
+    assert ask(own._channel)
+    while _any_rank(wants=bool(own._channel.keeper)):  # a rank alone could make no step
         training.step(step)
         step += 1
         checkpoints.done(step, training.state)

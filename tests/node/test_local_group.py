@@ -77,15 +77,17 @@ def test_a_node_is_not_lost_for_what_its_workers_leave_behind(make: MakeAgents, 
 
 
 KEEPS = """
-import os, signal, sys
+import os, signal, sys, threading
 from hpc_elastic.worker.channel import Channel
-channel = Channel.open(os.environ["HPC_ELASTIC_CHANNEL"])
+from hpc_elastic.worker.request_pipe import heed
+channel, asked = Channel.open(os.environ["HPC_ELASTIC_CHANNEL"]), threading.Event()
+heed(channel, asked.set)
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGURG])
-channel.rescue_signal = signal.SIGURG
-signal.sigwait([signal.SIGURG])
+channel.keeper = os.getpid()
+asked.wait()
 open(sys.argv[1], "w").close()
 signal.sigwait([signal.SIGURG])
-channel.rescue_signal = 0
+channel.keeper = 0
 signal.pause()
 """
 
@@ -100,7 +102,7 @@ def keeping(tmp_path: Path) -> Iterator[LocalGroup]:
     made = LocalGroup(formed, node_id("n1"), str(tmp_path), run, StartSettings(grace_s=GRACE_S))
     logs = DefaultLogsSpecs(str(tmp_path / "logs"))
     made.start(Command("train", (sys.executable, str(script), str(tmp_path / "kept")), logs, ""), restarts=0)
-    wait_for(lambda: bool(made.channels[0].rescue_signal), "the worker to tell that it can")
+    wait_for(lambda: bool(made.channels[0].keeper), "the worker to tell that it can")
     wait_for(lambda: made.status(0.0) is Group.FAILED, "the other worker to fail")
     yield made
     made.context.close(timeout=0)
@@ -118,8 +120,8 @@ def test_a_worker_is_asked_once_to_keep_its_state(keeping: LocalGroup, tmp_path:
 def test_a_worker_that_was_stopped_is_asked_too(keeping: LocalGroup, tmp_path: Path) -> None:
     """It goes on, as the agent would else wait in vain for its answer."""
     os.kill(keeping.context.pids()[0], signal.SIGSTOP)
-    assert keeping.is_rescuing(100.0, 110.0)
-    wait_for((tmp_path / "kept").exists, "the worker to be asked")
+    kept = tmp_path / "kept"
+    wait_for(lambda: keeping.is_rescuing(100.0, 110.0) and kept.exists(), "the worker to be asked")
 
 
 def test_a_worker_that_keeps_its_state_has_its_time(keeping: LocalGroup, tmp_path: Path) -> None:

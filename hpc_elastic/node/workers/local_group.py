@@ -21,9 +21,11 @@ from hpc_elastic.node.spec import WorkerGroup, WorkerState
 from hpc_elastic.node.stop_rules import KILL_AFTER_S, NO_STEP
 from hpc_elastic.node.workers.worker_env import RunEnv, place_of, substitute, substitute_texts, worker_env
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.processes.linux import read_stat
 from hpc_elastic.record.journal import RoundFormed
 from hpc_elastic.record.worker_word import Verdict, WorkerWord
 from hpc_elastic.worker.channel import BAD_NODE, GIVE_UP, SETTLE_S, Channel, WorkerView
+from hpc_elastic.worker.request_pipe import ask
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.functions import MultiprocessContext
@@ -35,6 +37,7 @@ Results: TypeAlias = tuple[Mapping[int, Any], Mapping[int, ProcessFailure]]
 """What workers returned and how they failed, by global rank."""
 
 
+_STOPPED = "T"  # by a signal, in /proc/PID/stat
 _VERDICTS = {BAD_NODE: Verdict.BAD_NODE, GIVE_UP: Verdict.GIVE_UP}
 
 
@@ -96,7 +99,7 @@ class LocalGroup:
         self._until: float | None = None  # the end of their time, as the workers know it
         self._stop_step: int | None = None  # that the workers know
         self._drain_at: float | None = None
-        self._asked_to_rescue = False
+        self._asked: list[int] | None = None  # the workers that were asked to keep their state
         self.keeps_left_overs: Callable[[float], bool] | None = None  # while they still save
 
     def start(self, command: Command, *, restarts: int) -> None:
@@ -326,19 +329,15 @@ class LocalGroup:
         """
         if self._gone or now >= until:
             return False
-        is_first, self._asked_to_rescue = not self._asked_to_rescue, True
-        numbers = {rank: channel.rescue_signal for rank, channel in enumerate(self._channels)}
-        if not any(numbers.values()):
-            return False
-        context = self.context
-        pids, ended = context.pids(), context.exit_codes()
-        able = {rank: number for rank, number in numbers.items() if number and rank not in ended}
-        if is_first:
-            for rank, number in able.items():
-                with suppress(OSError):
-                    os.kill(pids[rank], number)
-                    os.kill(pids[rank], signal.SIGCONT)
-        return bool(able)
+        ended = self.context.exit_codes()
+        if self._asked is None:
+            self._asked = [
+                rank for rank, channel in enumerate(self._channels) if rank not in ended and ask(channel)
+            ]
+        keeping = [rank for rank in self._asked if self._channels[rank].keeper and rank not in ended]
+        for rank in keeping:
+            _let_go_on(self.context.pids()[rank])
+        return bool(keeping)
 
     def stop_bound(self, now: float) -> int | None:
         """Return the first step at which all ranks here can stop, or None if it is too early to tell.
@@ -375,6 +374,14 @@ class LocalGroup:
         local_rank, failure = min(result.failures.items(), key=lambda item: item[1].time_s)
         log = result.stderrs.get(local_rank, "")
         return failure_record(failure, rank=self.place.base_rank + local_rank, node=self._run.node, log=log)
+
+
+def _let_go_on(pid: int) -> None:
+    """Continue a process that a signal has stopped."""
+    stat = read_stat(pid)
+    if stat is not None and stat.state == _STOPPED:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGCONT)
 
 
 def _ignores(pid: int, number: int) -> bool:

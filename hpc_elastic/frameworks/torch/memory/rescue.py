@@ -1,8 +1,8 @@
 """The newest state of a training, kept in the node's memory when another rank has failed.
 
 In data-parallel training every rank holds the whole state, and it changes only in a step of an optimizer. So
-a rank whose peers are gone still holds the state of its last whole step. The agent asks for it by a signal,
-which a thread heeds while the main thread hangs in a collective; a program that ends by an exception keeps it
+a rank whose peers are gone still holds the state of its last whole step. The agent asks for it by a pipe,
+which a thread reads while the main thread hangs in a collective; a program that ends by an exception keeps it
 at its end. `hpc_elastic.frameworks.torch.memory.rescued` finds the states again.
 """
 
@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.frameworks.torch.memory.agent_signal import ASKED_BY, heed, is_replaced
 from hpc_elastic.frameworks.torch.memory.copies import TOKEN_BYTES, Copied, Slot
 from hpc_elastic.frameworks.torch.memory.layout import (
     Layout,
@@ -48,6 +47,7 @@ from hpc_elastic.frameworks.torch.train_state import (
 )
 from hpc_elastic.ids import Env
 from hpc_elastic.worker.channel import Channel, ChannelError
+from hpc_elastic.worker.request_pipe import heed
 
 logger = logging.getLogger(__name__)
 TORN_S = 4.0  # for a step of an optimizer to end
@@ -79,7 +79,7 @@ class Rescue:
         self._own = OwnFile(self.folder, place.round, place.rank)
         self._is_over = False
         self._pid = os.getpid()  # children of this process keep nothing
-        self._is_asked = heed(self.keep)
+        self._listener = heed(channel, self.keep)
         atexit.register(self._at_end)
 
     def began(self, state: Rescued | None) -> None:
@@ -109,8 +109,8 @@ class Rescue:
         except Exception as error:  # noqa: BLE001 - the training does not fail for it
             self._give_up(error)
             return
-        if self._is_asked:
-            self._channel.rescue_signal = ASKED_BY
+        if self._listener is not None:
+            self._channel.keeper = self._pid
 
     def _give_up(self, error: Exception) -> None:
         self.stop()
@@ -181,12 +181,12 @@ class Rescue:
     @property
     def is_able(self) -> bool:
         """Whether the state is kept when another rank fails."""
-        return self._is_asked and not self._is_over
+        return self._listener is not None and not self._is_over
 
     def stop(self) -> None:
         """Keep nothing from now on: the loop was left, or the state is of no such kind."""
         self._is_over = True
-        self._channel.rescue_signal = 0
+        self._channel.keeper = 0
 
     def keep(self, wait_s: float = TORN_S) -> None:
         """Keep the state, once.
@@ -216,7 +216,7 @@ class Rescue:
 
         That of a training which the program has given up for another one is not kept.
         """
-        if is_replaced(self.keep):
+        if self._listener is not None and self._listener.act != self.keep:
             return
         if self._lib.distributed.is_initialized() and os.getpid() == self._pid:
             is_behind = self._layout is not None and self._layout.device is not None
