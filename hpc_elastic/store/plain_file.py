@@ -133,7 +133,7 @@ def list_plain(directory: str, *, links: bool = False) -> list[str]:
     with _explained(directory, stat.S_IFDIR):
         fd = os.open(directory, flags)
     try:
-        _require(directory, os.fstat(fd), stat.S_IFDIR, own=True)
+        require_kind(directory, os.fstat(fd), stat.S_IFDIR, own=True)
         return os.listdir(fd)
     finally:
         close_quietly(fd)
@@ -193,7 +193,7 @@ def _open_once(path: str, flags: int, *, own: bool, mode: int) -> tuple[int, os.
         fd = os.open(path, flags | _FLAGS | (os.O_NOFOLLOW if own else 0), mode)
     try:
         found = os.fstat(fd)
-        _require(path, found, stat.S_IFREG, own=own)
+        require_kind(path, found, stat.S_IFREG, own=own)
     except BaseException:
         close_quietly(fd)
         raise
@@ -217,11 +217,21 @@ def _explain(path: str, kind: int) -> None:
     except OSError:
         return
     if not (kind == stat.S_IFDIR and stat.S_ISREG(found.st_mode)):  # ENOTDIR says it
-        _require(path, found, kind, own=True)
+        require_kind(path, found, kind, own=True)
 
 
-def _require(path: str, found: os.stat_result, kind: int, *, own: bool) -> None:
-    """Refuse an entry of another kind, or another user's."""
+def require_kind(path: str, found: os.stat_result, kind: int, *, own: bool) -> None:
+    """Refuse an entry of another kind, or another user's.
+
+    Args:
+        path: names it in the error.
+        found: as its descriptor tells it.
+        kind: as in the module `stat`, such as S_IFREG.
+        own: it must be this user's or root's.
+
+    Raises:
+        UnfitFileError: it is not.
+    """
     of_kind = stat.S_IFMT(found.st_mode)
     if of_kind != kind:
         what = f"it is {_KINDS.get(of_kind, 'of an unknown kind')}, not {_KINDS[kind]}"

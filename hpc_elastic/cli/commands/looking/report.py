@@ -10,12 +10,13 @@ from hpc_elastic.cli.commands.looking.explain import Looked, look_at
 from hpc_elastic.cli.parameters import Flag
 from hpc_elastic.cli.run_argument import AsJson, RunArgument, find_run
 from hpc_elastic.cli.say import hand_out, say
-from hpc_elastic.errors import InputError
+from hpc_elastic.errors import InputError, UnfitFileError
 from hpc_elastic.report.explain.as_json import report_json
 from hpc_elastic.report.explain.page import PageTexts, page_of
 from hpc_elastic.report.explain.tables import as_markdown, as_text, tables_of
 from hpc_elastic.slurm.run_jobs.run_files import read_run
 from hpc_elastic.store.files import read
+from hpc_elastic.store.users_file import write_users_file
 from hpc_elastic.text import visible
 
 FORMATS = ("text", "md", "json", "html")
@@ -54,18 +55,11 @@ def report(
 
 def _write(output: str, text: str) -> None:
     try:
-        with open(output, "w", encoding="utf-8", errors="replace", opener=_opened) as file:
-            file.write(text)
+        write_users_file(output, text.encode(errors="replace"))
     except OSError as error:
         reason = f"{visible(repr(output))} cannot be written: {error.strerror or error}"
-        raise InputError(reason, where="--output", fix="name a file in a directory that is there") from error
-
-
-def _opened(path: str, flags: int) -> int:
-    """Open a file as `open` does; a pipe without a reader is an error, for nothing is waited for."""
-    fd = os.open(path, flags | os.O_NONBLOCK, 0o666)
-    os.set_blocking(fd, True)
-    return fd
+        fix = error.fix if isinstance(error, UnfitFileError) else "name a file in a directory that is there"
+        raise InputError(reason, where="--output", fix=fix) from error
 
 
 def _format_of(given: str | None, output: str | None) -> str:

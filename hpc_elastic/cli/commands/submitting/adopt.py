@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from typing import Annotated, Optional
 
 import typer
 
 from hpc_elastic.cli.say import hand_out, say
-from hpc_elastic.errors import InputError
+from hpc_elastic.errors import InputError, UnfitFileError
 from hpc_elastic.isolated.argv import INSTALLED
 from hpc_elastic.isolated.lookup import own_path
 from hpc_elastic.slurm.adopt import script as rules
 from hpc_elastic.slurm.adopt.script import adopt_per_node, is_per_node
 from hpc_elastic.store.plain_file import read_given
+from hpc_elastic.store.users_file import users_file
 from hpc_elastic.text import for_shell
 
 _STDIN = "-"
@@ -52,9 +51,33 @@ def adopt(
     """
     if write and script == _STDIN:
         raise InputError("there is no file to change", where="--write", fix="give the script by its name")
-    text = _read(script)
+    if not write:
+        text = _read(script)
+        _show(script, text, _adopted(script, text, per_node))
+        if script != _STDIN:
+            say(f"\nto change it: hpc-elastic adopt --write {for_shell(script)}", err=True)
+        return 0
+    try:
+        with users_file(script) as held:
+            text = _text(script, held.read())
+            adopted = _adopted(script, text, per_node)
+            _show(script, text, adopted)
+            held.exchange(adopted.text.encode("utf-8"), kept_as=f"{script}.orig")
+    except FileExistsError as error:
+        fix = "move it away, so that it is not overwritten"
+        raise InputError(f"{error.filename} is there already", where="--write", fix=fix) from None
+    except OSError as error:
+        raise _refusal(script, error) from None
+    say(f"\n{script} is changed; the old one is {script}.orig", err=True)
+    return 0
+
+
+def _adopted(script: str, text: str, per_node: PerNode) -> rules.Adopted:
     change_it = adopt_per_node if (is_per_node(text) if per_node is None else per_node) else rules.adopt
-    adopted = change_it(text, script, is_found_isolated=own_path() == INSTALLED)
+    return change_it(text, script, is_found_isolated=own_path() == INSTALLED)
+
+
+def _show(script: str, text: str, adopted: rules.Adopted) -> None:
     hand_out("".join(_difference(text, adopted.text, script)))
     say("\nthe changes and their reasons:", err=True)
     for change in adopted.changes:
@@ -64,23 +87,22 @@ def adopt(
         for line in adopted.job_script:
             say(f"  {line}", err=True)
         say("the first of them belongs among its options, above the first command", err=True)
-    if write:
-        _replace(script, adopted.text)
-        say(f"\n{script} is changed; the old one is {script}.orig", err=True)
-    elif script != _STDIN:
-        say(f"\nto change it: hpc-elastic adopt --write {for_shell(script)}", err=True)
-    return 0
 
 
 def _read(script: str) -> str:
     try:
-        return read_given("/dev/stdin" if script == _STDIN else script).decode("utf-8")
-    except UnicodeDecodeError:
-        raise InputError(f"{script} is no text", where="SCRIPT", fix="give a job script") from None
+        return _text(script, read_given("/dev/stdin" if script == _STDIN else script))
     except OSError as error:
         raise InputError(
             f"{script} cannot be read: {error.strerror}", where="SCRIPT", fix="check the path"
         ) from None
+
+
+def _text(script: str, data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"{script} is no text", where="SCRIPT", fix="give a job script") from None
 
 
 def _difference(before: str, after: str, name: str) -> Iterator[str]:
@@ -90,24 +112,10 @@ def _difference(before: str, after: str, name: str) -> Iterator[str]:
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
 
-def _replace(script: str, text: str) -> None:
-    """Change a script, or the target of a link to it; the old one stays beside it.
-
-    Raises:
-        InputError: an old one is there, or the directory or the disk refuses the new one.
-    """
-    backup = f"{script}.orig"
-    if os.path.lexists(backup):
-        raise InputError(
-            f"{backup} is there already", where="--write", fix="move it away, so that it is not overwritten"
-        )
-    try:
-        shutil.copy2(script, backup)
-        with open(script, "w", encoding="utf-8") as file:  # keeps its mode, owner and links
-            file.write(text)
-    except OSError as error:
-        raise InputError(
-            f"{error.filename or script} cannot be written: {error.strerror}",
-            where="--write",
-            fix="keep the output without --write, and give it to patch",
-        ) from None
+def _refusal(script: str, error: OSError) -> InputError:
+    fix = "keep the output without --write, and give it to patch"
+    return InputError(
+        f"{error.filename or script} cannot be written: {error.strerror}",
+        where="--write",
+        fix=error.fix if isinstance(error, UnfitFileError) else fix,
+    )

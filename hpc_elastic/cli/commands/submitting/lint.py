@@ -5,22 +5,21 @@ from __future__ import annotations
 import json as to_json
 import os
 import re
-import shutil
 import subprocess  # noqa: TID251 - asks the shell of a script whether it can read it
 from typing import Annotated, Optional
 
 from hpc_elastic.cli.parameters import Flag, Positional
 from hpc_elastic.cli.run_argument import AsJson
 from hpc_elastic.cli.say import hand_out, say
-from hpc_elastic.errors import InputError
+from hpc_elastic.errors import InputError, UnfitFileError
 from hpc_elastic.slurm.job.job_file import build_spec, read_job_file
 from hpc_elastic.slurm.lint.pitfalls import BOM, RULES, FileKind, LintFinding, Pitfall, kind_of
 from hpc_elastic.slurm.lint.script import fixed, script_findings
 from hpc_elastic.slurm.lint.training import python_syntax, training_findings
 from hpc_elastic.store.plain_file import read_given
+from hpc_elastic.store.users_file import users_file
 from hpc_elastic.text import count_text, visible, visible_lines
 from hpc_elastic.typed_json import whole_number
-from hpc_elastic.worker.atomic import AtomicWrite
 
 FORMAT = 1
 _SHELLS = re.compile(r"#!\s*(?:/usr/bin/env\s+)?\S*?\b(bash|sh|dash|ksh)\b")
@@ -54,12 +53,10 @@ def lint(
         return _explain(explain)
     if file is None:
         raise InputError("no file was given", where="FILE", fix="name a script, or give --explain CODE")
-    text = _read(file)
-    findings = _findings(file, text)
-    changed = 0
     if fix:
-        left = _findings(file, _fix(file, text, findings))
-        changed, findings = len(findings) - len(left), left
+        findings, changed = _fix(file)
+    else:
+        findings, changed = _findings(file, _read(file)), 0
     hand_out(_json(file, findings)) if json else _show(file, findings, changed)
     return 1 if findings else 0
 
@@ -130,22 +127,55 @@ def _of_shell(text: str, first: str) -> list[LintFinding]:
 
 def _read(file: str) -> str:
     try:
-        return read_given(file).decode("utf-8")
+        return _text(file, read_given(file))
+    except OSError as error:
+        raise _unreadable(file, error) from None
+
+
+def _text(file: str, data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
     except UnicodeDecodeError:
         raise InputError(
             f"{file} is no text in UTF-8", where="FILE", fix="give a script or a job file in UTF-8"
         ) from None
-    except OSError as error:
-        raise InputError(
-            f"{file} cannot be read: {error.strerror}", where="FILE", fix="check the path"
-        ) from None
 
 
-def _fix(file: str, text: str, findings: list[LintFinding]) -> str:
-    """Change a script where that is safe, and return its text.
+def _unreadable(file: str, error: OSError) -> InputError:
+    return InputError(f"{file} cannot be read: {error.strerror}", where="FILE", fix="check the path")
+
+
+def _fix(file: str) -> tuple[list[LintFinding], int]:
+    """Change a script where that is safe; return the findings that are left, and how many are not.
 
     Raises:
         InputError: no such change is known for it, or it cannot be written; the file is as before.
+    """
+    try:
+        with users_file(file) as held:
+            text = _text(file, held.read())
+            found = _findings(file, text)
+            new = _fixed(file, text, found)
+            if new != text:
+                held.exchange(new.encode("utf-8"))
+    except FileNotFoundError as error:
+        raise _unreadable(file, error) from None
+    except OSError as error:
+        fix = "its directory must be writable and have room; or lint a copy of it"
+        raise InputError(
+            f"{file} cannot be written, and is as before: {error.strerror or error}",
+            where="--fix",
+            fix=error.fix if isinstance(error, UnfitFileError) else fix,
+        ) from None
+    left = _findings(file, new)
+    return left, len(found) - len(left)
+
+
+def _fixed(file: str, text: str, findings: list[LintFinding]) -> str:
+    """Return the text of a script with the changes that are safe.
+
+    Raises:
+        InputError: no such change is known for it.
     """
     if _kind(file, text) in (FileKind.JOB_FILE, FileKind.TRAINING):
         return text
@@ -155,32 +185,7 @@ def _fix(file: str, text: str, findings: list[LintFinding]) -> str:
             where="--fix",
             fix="begin the script with #!/bin/bash, then lint --fix",
         )
-    new = fixed(text, findings)
-    if new != text:
-        _write(file, new)
-    return new
-
-
-def _write(file: str, text: str) -> None:
-    """Replace a file by one with its mode, in one step: on a full disk the old one stays as it is."""
-    target = os.path.realpath(file)
-    try:
-        if os.stat(target).st_nlink > 1:
-            raise InputError(
-                f"{file} has a second name (a hard link), which would keep the old text",
-                where="--fix",
-                fix="lint --fix a copy",
-            )
-        with AtomicWrite(target) as opened:
-            opened.write(text.encode("utf-8"))
-            shutil.copystat(target, opened.name)
-            os.utime(opened.name)
-    except OSError as error:
-        raise InputError(
-            f"{file} cannot be written, and is as before: {error.strerror or error}",
-            where="--fix",
-            fix="its directory must be writable and have room; or lint a copy of it",
-        ) from None
+    return fixed(text, findings)
 
 
 def _show(file: str, findings: list[LintFinding], changed: int) -> None:
