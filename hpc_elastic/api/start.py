@@ -116,6 +116,7 @@ def _spec(work: Work, fields: dict[str, Any], local: int | None) -> JobSpec:
         return JobSpec(**{"name": function.name_of(work), **here, **fields, "module": function.MODULE})
     if isinstance(work, str) and work.endswith(_JOB_FILE):
         file = read_job_file(work)
+        _warn(file.warnings, str)
         return build_spec(replace(file, values={**here, **file.values}), fields)
     return JobSpec(**{**here, **fields, "command": work})
 

@@ -16,6 +16,7 @@ import typer
 from hpc_elastic.cli.job_help import HelpAll
 from hpc_elastic.cli.parameters import offered
 from hpc_elastic.errors import InputError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.settings.setting import LINES, NAMES, OPTIONS, VARIABLES, Setting
 from hpc_elastic.settings.table import JOB
 from hpc_elastic.slurm.job.job_file import JobFile, build_spec, placed, read_job_file
@@ -107,11 +108,25 @@ def _pairs(row: Setting, texts: list[str]) -> dict[str, object]:
     return pairs
 
 
+class WantedJob(NamedTuple):
+    """A job as the user wants it.
+
+    Attributes:
+        spec: of the job.
+        warnings: of the job file, if other users may have written it.
+        is_python_own: whether the user alone has named the interpreter.
+    """
+
+    spec: JobSpec
+    warnings: list[str]
+    is_python_own: bool
+
+
 @contextlib.contextmanager
-def job_spec(
+def wanted_job(
     job_file: str | None, given: Mapping[str, object], command: tuple[str, ...]
-) -> Iterator[JobSpec]:
-    """Give the job spec for a job file, options and the worker command after ``--``.
+) -> Iterator[WantedJob]:
+    """Give the job for a job file, options and the worker command after ``--``.
 
     An error in a field inside of the `with` block names the option or the line of the file.
 
@@ -123,7 +138,7 @@ def job_spec(
     everything = {**given, **words}
     spec = build_spec(file, everything)
     try:
-        yield spec
+        yield WantedJob(spec, file.warnings, "python" in given or not file.others)
     except InputError as error:
         top = error.where.partition(".")[0]
         raise placed(error, file, everything) if top in JOB else error from None

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hpc_elastic.errors import UnfitFileError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import closed_above
 from hpc_elastic.text import for_shell
 
@@ -71,20 +72,56 @@ def read_plain(path: str, *, limit: int = MOST_BYTES, own: bool = True, alone: b
         close_quietly(fd)
 
 
+class GivenFile(NamedTuple):
+    """A file that the user has named, as it was read.
+
+    Attributes:
+        data: its content.
+        found: as its descriptor has told it.
+        acl: its extended attribute system.posix_acl_access; None where it has none.
+    """
+
+    data: bytes
+    found: os.stat_result
+    acl: bytes | None
+
+
 def read_given(path: str, *, limit: int = MOST_BYTES) -> bytes:
-    """Return the content of a file that the user has named: anybody's, or a stream of this process.
+    """Return the content of a file that the user has named, as `given_file` reads it."""
+    return given_file(path, limit=limit).data
+
+
+def given_file(path: str, *, limit: int = MOST_BYTES) -> GivenFile:
+    """Read a file that the user has named: anybody's, or a stream of this process.
+
+    Args:
+        path: the file.
+        limit: of its size [bytes].
 
     Raises:
         UnfitFileError: it is no plain file and no stream such as /dev/stdin or /dev/fd/63, or larger.
         OSError: the file system refused.
     """
-    if not re.fullmatch(_STREAM, path):
-        return read_plain(path, limit=limit, own=False, alone=False)  # the user has chosen it
-    with open(path, "rb") as file:
+    is_stream = re.fullmatch(_STREAM, path)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if is_stream else open_plain(path, own=False)
+    with open(fd, "rb") as file:
         data = file.read(limit + 1)
+        found, acl = os.fstat(fd), acl_of(fd)
     if len(data) > limit:
-        raise _too_large(path, len(data), limit)
-    return data
+        raise _too_large(path, max(len(data), found.st_size), limit)
+    return GivenFile(data, found, acl)
+
+
+def acl_of(place: str | int) -> bytes | None:
+    """Return the POSIX ACL of a file or directory as it is stored; None if it has none.
+
+    Args:
+        place: path or descriptor.
+    """
+    try:
+        return os.getxattr(place, "system.posix_acl_access")
+    except OSError:  # or the file system has no such lists
+        return None
 
 
 def open_plain(path: str, flags: int = os.O_RDONLY, *, own: bool = True) -> int:

@@ -13,7 +13,7 @@ from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.store import files
 from hpc_elastic.store.files import retry
-from hpc_elastic.store.plain_file import owner_name
+from hpc_elastic.store.plain_file import GivenFile, acl_of, owner_name
 from hpc_elastic.text import for_shell
 
 OWN_FOLDERS = (RUNS_FOLDER, ".hpc_elastic")  # directories that this package makes, for one user each
@@ -23,7 +23,6 @@ _ACL_ENTRY = struct.Struct("<HHI")
 _ACL_WRITE = 2
 
 _MOST_LINKS = 40  # as the kernel follows
-_ACL = "system.posix_acl_access"
 _UNMAPPED = 65534  # how a user namespace shows the root of the machine
 _HARM = "they can end the run and choose the file that Slurm appends its output to"
 SAFE = "they cannot run code as you in it, nor read it"
@@ -53,6 +52,36 @@ def exposures(path: str, *, with_groups: bool = True) -> list[Exposure]:
 def is_exposed(place: TrustedPlace) -> bool:
     """Tell whether others can exchange the entry of a directory on the way to a run."""
     return bool(judge([place], _trusted([place], with_groups=True)))
+
+
+def other_owner(given: GivenFile) -> str:
+    """Return the user to whom a file belongs; empty if that is the user or root.
+
+    Args:
+        given: the file as it was read.
+
+    Raises:
+        OSError: the file system does not tell.
+    """
+    owner = given.found.st_uid
+    return "" if owner in trusted_uids() else owner_name(owner)
+
+
+def other_writers(path: str, given: GivenFile) -> str:
+    """Return in words the others who may have written a file; empty if root and the user alone can.
+
+    Args:
+        path: the file.
+        given: the file as it was read.
+
+    Raises:
+        OSError: the file system does not tell.
+    """
+    found = given.found
+    place = TrustedPlace(path, found.st_uid, found.st_gid, found.st_mode, given.acl, path, found.st_uid)
+    trusted = _trusted([place], with_groups=True)
+    owner = [] if found.st_uid in trusted.uids else [Party(EntryKind.OWNER, found.st_uid)]
+    return _names((*owner, *_writers(place, trusted)))
 
 
 def _trusted(places: Iterable[TrustedPlace], *, with_groups: bool) -> Trusted:
@@ -116,7 +145,7 @@ def _look(directory: str, entry: str) -> TrustedPlace:
         PermissionError,
     ):  # the owner counts all the same
         of_entry = None
-    acl = _acl_of(directory) if status.st_mode & stat.S_IWGRP else None
+    acl = acl_of(directory) if status.st_mode & stat.S_IWGRP else None
     place = TrustedPlace(directory, status.st_uid, status.st_gid, status.st_mode, acl, entry, None)
     if of_entry is None:
         return place
@@ -127,13 +156,6 @@ def _look(directory: str, entry: str) -> TrustedPlace:
         is_directory=stat.S_ISDIR(mode),
         inode=of_entry.st_ino,
     )
-
-
-def _acl_of(directory: str) -> bytes | None:
-    try:
-        return os.getxattr(directory, _ACL)
-    except OSError:  # it has none, or the file system has no such lists
-        return None
 
 
 def _is_private_group(gid: int) -> bool:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from hpc_elastic.errors import InputError
 from hpc_elastic.slurm.job import options
 from hpc_elastic.slurm.job.spec import JobSpec
-from hpc_elastic.store.plain_file import absence_fix, access_fix, read_given
+from hpc_elastic.store.plain_file import absence_fix, access_fix, given_file
+from hpc_elastic.store.trust import other_owner, other_writers
 
 _TOML_READER = "tomllib" if sys.version_info >= (3, 11) else "tomli"  # the same module by two names
 _TABLES = ("sbatch", "env")
@@ -27,11 +28,23 @@ class JobFile:
         path: as the user gave it; empty if there is no file.
         values: the fields of a job spec.
         text: the content.
+        owner: the other user to whom it belongs; empty: it is the user's or root's.
+        others: the other users who may have written it, in words; empty: none.
     """
 
     path: str = ""
     values: Mapping[str, object] = field(default_factory=dict)
     text: str = ""
+    owner: str = ""
+    others: str = ""
+
+    @property
+    def warnings(self) -> list[str]:
+        """The owner, where that is another user."""
+        if not self.owner:
+            return []
+        what = f"{self.path} belongs to user {self.owner}: its command, setup and python run as you"
+        return [f"{what}\n  fix: read it, or copy it to a file of your own"]
 
     def place(self, key: str) -> str:
         """Return ``file:line`` of a key (``nodes``, ``sbatch.mem``), or the file if it cannot be found."""
@@ -58,7 +71,9 @@ def read_job_file(path: str) -> JobFile:
         fix = "write it as TOML, one field a line: nodes = 2 (docs/reference/job-file.md)"
         raise InputError(f"{path} is no TOML, by its name, and job files are TOML", where=path, fix=fix)
     try:
-        text = read_given(path).decode("utf-8-sig")  # some editors of Windows begin a file with a mark
+        given = given_file(path)
+        text = given.data.decode("utf-8-sig")  # some editors of Windows begin a file with a mark
+        owner, others = other_owner(given), other_writers(path, given)
     except UnicodeDecodeError as error:
         raise InputError(f"the job file is not UTF-8: {error}", where=path, fix="save it as UTF-8") from None
     except FileNotFoundError:
@@ -68,7 +83,7 @@ def read_job_file(path: str) -> JobFile:
             f"the job file cannot be read: {error.strerror}", where=path, fix=_unread_fix(path, error)
         ) from None
     try:
-        return JobFile(path, importlib.import_module(_TOML_READER).loads(text), text)
+        return JobFile(path, importlib.import_module(_TOML_READER).loads(text), text, owner, others)
     except RecursionError:
         raise InputError(
             "the job file has too many brackets inside each other",

@@ -50,6 +50,8 @@ class SubmitRequest:
         lead_s: how long stopping and saving may take before the time limit [s]; None: as in the script.
         functions: text of ``batch.sh``, which the script reads; empty for a script that has all in itself.
         expedited: Slurm is to start the job again at once after a requeue.
+        starts_python: the interpreter of the spec may be started before the job is queued, to ask it for
+            this package.
     """
 
     spec: JobSpec
@@ -62,6 +64,7 @@ class SubmitRequest:
     lead_s: float | None = None
     functions: str = ""
     expedited: bool = False
+    starts_python: bool = True
 
     @property
     def script_file(self) -> str:
@@ -130,7 +133,14 @@ def new_token() -> str:
     return TOKEN_PREFIX + secrets.token_hex(8)
 
 
-def plan(spec: JobSpec, template: Template, *, now_s: float, directory: str | None = None) -> SubmitRequest:
+def plan(
+    spec: JobSpec,
+    template: Template,
+    *,
+    now_s: float,
+    directory: str | None = None,
+    starts_python: bool = True,
+) -> SubmitRequest:
     """Fill in the fields that the user left open and write the script. Changes nothing on disk.
 
     Args:
@@ -138,6 +148,8 @@ def plan(spec: JobSpec, template: Template, *, now_s: float, directory: str | No
         template: that of the spec's mode.
         now_s: wall time for the name of the run [s since the epoch].
         directory: directory of the submission; the current one by default.
+        starts_python: the interpreter of the spec may be started, to ask where it finds this package; one
+            that is not looks itself when the job starts.
     """
     here = os.path.abspath(directory or os.getcwd())
     workdir = _path(here, spec.workdir or ".")
@@ -158,7 +170,7 @@ def plan(spec: JobSpec, template: Template, *, now_s: float, directory: str | No
         }
     )
     batch_log = script_text.batch_log_pattern(paths.batch_log, spec.mode)
-    where = own_path_of(filled)
+    where = own_path_of(filled) if starts_python or python == sys.executable else OwnPath(is_known=False)
     is_installed_here = where == INSTALLED and shutil.which(python) == sys.executable
     if is_installed_here:
         elastic = start_argv(python, lookup.home(), paths.start)
@@ -166,7 +178,16 @@ def plan(spec: JobSpec, template: Template, *, now_s: float, directory: str | No
         elastic = own_argv(python, where=where)
     names = RunNames(run_id, paths.root, workdir, python, batch_log, epilog(), where, elastic)
     text = script_text.render(filled, names, template)
-    return SubmitRequest(filled, paths, run_id, new_token(), 0, text, functions=template.functions)
+    return SubmitRequest(
+        filled,
+        paths,
+        run_id,
+        new_token(),
+        0,
+        text,
+        functions=template.functions,
+        starts_python=starts_python,
+    )
 
 
 def own_path_of(spec: JobSpec) -> OwnPath:

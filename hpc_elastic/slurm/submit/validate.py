@@ -212,6 +212,9 @@ def _check_python(request: SubmitRequest) -> list[str]:
             where="python",
             fix=_near_file(python) or "name another",
         )
+    if not request.starts_python:
+        fix = f"name it yourself: --python {for_shell(python)}"
+        return [f"{python} is not asked for hpc_elastic: another user may have named it\n  fix: {fix}"]
     found = lookup.ask(program)
     if found.trouble:
         raise InputError(

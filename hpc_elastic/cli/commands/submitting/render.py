@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from hpc_elastic.cli.job_options import JobFileArgument, job_spec
+from hpc_elastic.cli.job_options import JobFileArgument, wanted_job
 from hpc_elastic.cli.say import hand_out
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.slurm.client.commands import Slurm
@@ -20,7 +20,8 @@ def render(context: typer.Context, given: dict[str, Any], job_file: JobFileArgum
 
     Example: hpc-elastic render --nodes 2:4 --gpus-per-node 8 --exclusive --time 4h -- train.py
     """
-    with job_spec(job_file, given, context.obj or ()) as spec:
-        names = spec.option_names()
+    with wanted_job(job_file, given, context.obj or ()) as job:
+        names = job.spec.option_names()
         options.check_known(names, Slurm().option_names(names))
-    hand_out(request.plan(spec, read_template(spec.mode), now_s=SystemClock().wall()).script)
+    template, now_s = read_template(job.spec.mode), SystemClock().wall()
+    hand_out(request.plan(job.spec, template, now_s=now_s, starts_python=job.is_python_own).script)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from hpc_elastic.cli.job_options import JobFileArgument, job_spec
+from hpc_elastic.cli.job_options import JobFileArgument, WantedJob, wanted_job
 from hpc_elastic.cli.parameters import Flag, named
 from hpc_elastic.cli.run_argument import AsJson, find_run
 from hpc_elastic.cli.say import hand_out, say, say_aside
@@ -16,7 +16,6 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.local.nodes import run_local
 from hpc_elastic.slurm.nodes.nodes import without_suspects
 from hpc_elastic.slurm.run_jobs import existing_run
@@ -82,16 +81,23 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
         _refuse_with_resume(job_file, given, command)
         with named("--resume"):
             return _resume(find_run(resume), local, dry_run=dry_run, form=form)
-    with job_spec(job_file, given, command) as spec:
+    with wanted_job(job_file, given, command) as job:
+        _warn(job.warnings)
         if local is not None:
-            return _run_local(spec, local, dry_run=dry_run)
+            return _run_local(job, local, dry_run=dry_run)
         submitter = _submitter()
-        wanted = request.plan(spec, read_template(spec.mode), now_s=SystemClock().wall())
+        wanted = _plan(job, dry_run=dry_run)
         if dry_run:
             return _show(wanted, submitter, ask_slurm=not skip_sbatch_test)
         _warn(submitter.check(wanted, ask_slurm=not skip_sbatch_test))
         _tell(submitter.submit(wanted), form)
         return 0
+
+
+def _plan(job: WantedJob, *, dry_run: bool) -> SubmitRequest:
+    """Return the submission of a job; a dry run starts no interpreter that another user has named."""
+    template, now_s = read_template(job.spec.mode), SystemClock().wall()
+    return request.plan(job.spec, template, now_s=now_s, starts_python=job.is_python_own or not dry_run)
 
 
 def _submitter() -> Submitter:
@@ -151,11 +157,11 @@ def _resume_in_slurm(root: str, *, dry_run: bool, form: str) -> int:
     return 0
 
 
-def _run_local(spec: JobSpec, nodes: int, *, dry_run: bool) -> int:
-    if "nodes" not in spec.model_fields_set:
-        spec = spec.model_copy(update={"nodes": str(nodes)})
-    validate.check_local_nodes(spec, nodes)
-    wanted = request.plan(spec, read_template(spec.mode), now_s=SystemClock().wall())
+def _run_local(job: WantedJob, nodes: int, *, dry_run: bool) -> int:
+    if "nodes" not in job.spec.model_fields_set:
+        job = job._replace(spec=job.spec.model_copy(update={"nodes": str(nodes)}))
+    validate.check_local_nodes(job.spec, nodes)
+    wanted = _plan(job, dry_run=dry_run)
     _warn(validate.check(wanted, None, is_local=True))
     if dry_run:
         hand_out(f"{wanted.script}\n")
