@@ -25,7 +25,7 @@ from hpc_elastic.meet.seating import by_claim, choose, in_rank_order, node_of, s
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.array_task import is_newer
 from hpc_elastic.record.journal import Epoch, RoundFormed
-from hpc_elastic.record.state import RunState, is_released
+from hpc_elastic.record.state import RunState, has_ended, is_released, other_job
 from hpc_elastic.settings.setting import agents
 from hpc_elastic.settings.table import JobSettings
 
@@ -536,15 +536,18 @@ def sizes_text(settings: MeetingSettings) -> str:
     return "" if settings.may_outgrow else f"{settings.min_nodes}:{settings.max_nodes}"
 
 
-def refuse_stranger(state: RunState, job_id: str, settings: MeetingSettings, place: str) -> None:
-    """Refuse to join agents of the same start of a run that are not this agent's.
+def refuse_stranger(
+    state: RunState, epoch: Epoch, job_id: str, settings: MeetingSettings, place: str
+) -> None:
+    """Refuse to join agents of a run that are not this agent's.
 
-    Two jobs that begin at the same moment in one fresh directory both take it for theirs; the first
-    record decides. A refused agent has started and written nothing yet. In array mode a run may have
-    several arrays.
+    Two jobs that begin at the same moment in one fresh directory both take it for theirs, and so does a job
+    of a script that was queued twice; the first record decides. A refused agent has started and written
+    nothing yet. In array mode a run may have several arrays.
 
     Args:
-        state: the run; its epoch is that of this agent.
+        state: the run.
+        epoch: the start that this agent belongs to.
         job_id: this agent's job; empty outside Slurm.
         settings: of this agent.
         place: the run directory.
@@ -552,14 +555,15 @@ def refuse_stranger(state: RunState, job_id: str, settings: MeetingSettings, pla
     Raises:
         InputError: they belong to another job, or were started with another --nnodes.
     """
-    if job_id and state.job_id not in ("", job_id) and not settings.may_outgrow:
+    other = "" if settings.may_outgrow else other_job(state, epoch, job_id)
+    if other and not has_ended(state):
         raise RunDirError(
-            f"job {state.job_id} has just begun a run in it, this is job {job_id}; nothing was started",
+            f"job {other} has begun the run in it, this is job {job_id}; nothing was started",
             where=f"run directory {place}",
             fix="give each job a --run-dir of its own, for example with $SLURM_JOB_ID in its name",
         )
     own = sizes_text(settings)
-    if own and state.sizes not in ("", own):
+    if state.epoch == epoch and own and state.sizes not in ("", own):
         raise InputError(
             f"this agent was started with {_flag(own)}, the others with {_flag(state.sizes)}",
             where="--nnodes",

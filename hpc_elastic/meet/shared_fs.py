@@ -254,8 +254,7 @@ class SharedFsRendezvous(RendezvousHandler):
             InputError: the agents there belong to another job, or were started for another size.
         """
         member = self.run.membership
-        if state.epoch == member.epoch:
-            refuse_stranger(state, self.run.facts.job_id, self.run.settings, self._waiting.place)
+        refuse_stranger(state, member.epoch, self.run.facts.job_id, self.run.settings, self._waiting.place)
         if state.leaving or state.epoch != member.epoch or self._is_in(state):
             return
         if self._offered_for != state.rounds + 1:

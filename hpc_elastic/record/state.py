@@ -188,8 +188,26 @@ def fits(state: RunState, entry: Entry) -> bool:
     return apply(state, entry) != state
 
 
+def other_job(state: RunState, epoch: Epoch, job_id: str) -> str:
+    """Return the job that the run belongs to, if it is another one than the job of a start; else nothing.
+
+    The jobs of a submission follow each other, each with a link of its own. A second job with the same link
+    is none of the run's: somebody has given the job script to sbatch once more.
+
+    Args:
+        state: the run.
+        epoch: of the start.
+        job_id: its job, which is the whole run and no array; empty outside Slurm.
+    """
+    is_its_place = (epoch.submission, epoch.link) == (state.epoch.submission, state.epoch.link)
+    return state.job_id if is_its_place and job_id and job_id != state.job_id else ""
+
+
 def _epoch(state: RunState, entry: EpochStarted) -> RunState:
     if entry.epoch <= state.epoch:
+        return state
+    is_whole = bool(state.sizes or entry.sizes)  # a job, and no array: of that a run may have several
+    if is_whole and other_job(state, entry.epoch, entry.job_id):
         return state
     resubmitted = entry.epoch.submission > state.epoch.submission
     is_new_start = entry.epoch.script != state.epoch.script

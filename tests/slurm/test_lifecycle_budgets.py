@@ -265,7 +265,7 @@ def test_a_further_job_of_a_run_that_has_ended_says_so() -> None:
 def test_the_restart_count_of_a_further_job_is_slurms() -> None:
     """A second job that Slurm has not restarted is not taken for requeued."""
     epoch = Epoch(0, 1, 0, 0)
-    started = EpochStarted(epoch, "8", ())
+    started = EpochStarted(epoch, "7", ())
     assert isinstance(decide(facts(started, epoch=epoch, job=scontrol(Restarts="0")), BUDGETS), Relaunch)
     assert isinstance(decide(facts(started, epoch=epoch, job=scontrol(Restarts="1")), BUDGETS), Leave)
 

@@ -29,7 +29,7 @@ from hpc_elastic.record.run_directory import prepare_run_dir
 from hpc_elastic.record.run_log import RunLog, open_log, read_records
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.end.finish import run_with_nodes
+from hpc_elastic.slurm.end.bad_nodes import run_with_nodes
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.nodes.nodes import keep_off, look_after, without_suspects
 from hpc_elastic.slurm.run_jobs import submissions

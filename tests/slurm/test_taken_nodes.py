@@ -11,7 +11,7 @@ from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.record.journal import NodeTaken
 from hpc_elastic.record.run_log import read_records
 from hpc_elastic.record.state import RunState
-from hpc_elastic.slurm.end.finish import run_with_nodes
+from hpc_elastic.slurm.end.bad_nodes import run_with_nodes
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
 from hpc_elastic.store.node_ledger import read_ledger
 from tests.slurm.forms import write_program

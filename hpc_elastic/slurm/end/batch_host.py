@@ -16,8 +16,9 @@ from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.slurm.client.commands import Slurm, look
 from hpc_elastic.slurm.client.job_standing import Standing, standing
 from hpc_elastic.slurm.client.parse import JobState, job_state
+from hpc_elastic.slurm.end.bad_nodes import run_with_nodes
 from hpc_elastic.slurm.end.choices import budgets_of
-from hpc_elastic.slurm.end.finish import Finish, run_with_nodes
+from hpc_elastic.slurm.end.finish import Finish
 from hpc_elastic.slurm.end.history import goodbye_of
 from hpc_elastic.slurm.end.requeue import LastResort
 from hpc_elastic.slurm.run_jobs.job_start import Patience, Say, Start

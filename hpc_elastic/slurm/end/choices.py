@@ -9,7 +9,7 @@ from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import Budget, Cause, Decision, Epoch, NodeLeft, RunEnded, SetupFailure
 from hpc_elastic.record.progress import BEGINNING
-from hpc_elastic.record.state import RunState
+from hpc_elastic.record.state import RunState, other_job
 from hpc_elastic.settings.of_commands import FinishSettings
 from hpc_elastic.settings.setting import usual
 from hpc_elastic.settings.table import JobSettings, in_force
@@ -197,6 +197,11 @@ class Facts(NamedTuple):
     def mode(self) -> Mode:
         """The words about it."""
         return TASK if self.is_task else JOB
+
+    @property
+    def other_job(self) -> str:
+        """The job that the run belongs to, if it is not this one; empty if it is, or for a task."""
+        return "" if self.is_task else other_job(self.state, self.epoch, self.job_id)
 
     @property
     def counts(self) -> RunState:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from hpc_elastic import ids
 from hpc_elastic.clock import Clock, date_text
 from hpc_elastic.errors import (
-    HpcElasticError,
     RunDirError,
     SlurmCommandError,
     SlurmNotFoundError,
@@ -35,11 +33,10 @@ from hpc_elastic.record.journal import (
     StopKind,
     Then,
 )
-from hpc_elastic.record.node_faults import node_faults
 from hpc_elastic.record.progress import BEGINNING, trained
 from hpc_elastic.record.run_directory import require_run, require_same_run
 from hpc_elastic.record.run_log import RunLog, open_log
-from hpc_elastic.record.state import RunState
+from hpc_elastic.record.state import RunState, has_ended
 from hpc_elastic.slurm.client.commands import Slurm, look
 from hpc_elastic.slurm.client.job_standing import JobFacts, Standing, due_to, standing
 from hpc_elastic.slurm.client.parse import JobState
@@ -62,7 +59,6 @@ from hpc_elastic.slurm.end.history import earlier_starts, saves_text, short_time
 from hpc_elastic.slurm.end.other_jobs import OtherTasks, Successors, resubmitted
 from hpc_elastic.slurm.end.requeue import HandBack, HandedBack, RequeueOutcome, last_line
 from hpc_elastic.slurm.job.values import parse_nodes
-from hpc_elastic.slurm.nodes.nodes import NOT_LOOKED_AFTER, keep_off, look_after, note_taken, one_line
 from hpc_elastic.slurm.run_jobs import job_start
 from hpc_elastic.slurm.run_jobs.job_start import (
     FIRST_PAUSE_S,
@@ -78,61 +74,10 @@ from hpc_elastic.slurm.run_jobs.job_start import (
     with_own_submission,
 )
 from hpc_elastic.slurm.run_jobs.run_files import stored_spec
-from hpc_elastic.slurm.run_jobs.submissions import read_links
 from hpc_elastic.store import files
 
 _SLURM = (SlurmCommandError, SlurmNotFoundError)
 _RELAUNCH_PAUSE_S = 2.0
-
-
-def run_with_nodes(
-    finish: Callable[[], Ended], log: RunLog, start: Start, slurm: Slurm, clock: Clock, say: Say
-) -> Ended:
-    """End a start of a job; remember its bad nodes before, and have a requeued job do without them.
-
-    Nodes of a run on one machine are none.
-
-    Args:
-        finish: ends the start, as `Finish.run` does.
-        log: the journal of the run, as `Finish.log`.
-        start: the start.
-        slurm: Slurm's commands.
-        clock: for the age of events.
-        say: prints a line.
-
-    Raises:
-        HpcElasticError: as `finish` does.
-    """
-    if start.local:
-        return finish()
-    try:
-        log.refresh()
-    except (HpcElasticError, OSError) as error:
-        say(f"{NOT_LOOKED_AFTER}: {one_line(error)}")
-        return finish()
-    blamed = node_faults(log.records, start.paths.name)
-    # Slurm itself reports the loss of its node to a task of an array
-    if start.task is None and note_taken(log, blamed, start.epoch, start.job_ref, slurm, say):
-        blamed = node_faults(log.records, start.paths.name)
-    requeue_of = look_after(start.paths, blamed, start.job_ref, slurm, clock, say)
-    ended = finish()
-    if ended.code == ExitCode.REQUEUE:
-        for number, job_ref in enumerate(_jobs_to_come(start, ended)):
-            said = () if number else requeue_of.said
-            keep_off(requeue_of.of(job_ref)._replace(said=said), slurm, say)
-    return ended
-
-
-def _jobs_to_come(start: Start, ended: Ended) -> list[str]:
-    """Return the jobs that go on with the run: the later ones of its submission, else this one again."""
-    if ended.next_job:
-        return [ended.next_job]
-    try:
-        links = [] if start.task is not None else read_links(start.paths, start.epoch.submission)
-    except (HpcElasticError, OSError):
-        links = []
-    later = [link.job_id for link in links if link.number > start.link and link.job_id]
-    return later or [start.job_ref]
 
 
 class Finish:
@@ -174,16 +119,24 @@ class Finish:
         state = self.patiently(self._state)
         records = [*self.log.records]
         if self.start.task is None and not self.start.is_submitted:
-            self.start = with_own_submission(self.start, records)
+            self.start = with_own_submission(self.start, records, state, self._is_active)
         facts = (self._job_facts if self.start.task is None else self._task_facts)(state, records)
         choice = lifecycle.decide(facts, self.budgets)
         if isinstance(choice, Requeue | Resubmit | Leave):
             self._tell_of_saves(facts, records, goes_on=not isinstance(choice, Leave))
         others = self._successors() if self.start.task is None else self._other_tasks()
         ended = _Doing(self, others, facts, records).do(choice)
-        if ended.state.ending is not None and ended.state.ending.decision is not Decision.HELD:
+        if has_ended(ended.state) and not facts.other_job:
             others.cancel()
         return ended
+
+    def _is_active(self, job_id: str) -> bool:
+        """Tell whether a job runs or waits; one of which Slurm tells nothing may."""
+        try:
+            stands = self.slurm.job_state(job_id)
+        except _SLURM:
+            return True
+        return stands is not None and stands.is_active
 
     def _successors(self) -> Successors:
         return Successors(self.start, self.slurm, self.clock, self.say)

@@ -4,6 +4,7 @@ Records decide, not exit codes: an ending in the journal is final, and Slurm is 
 acts on the job so far. A cancelled job is never brought back. Each task of an array is a job of one
 node, and decides for itself alone; the run is that of all tasks.
 
+    the run belongs to another job                 -> Leave: its agents were refused, and so is finish
     a newer start of the run, or of the task       -> Leave: this script is a left-over
     ending in the journal                          -> Exit with its code
     held in the journal                            -> Hold: the job waits for its user
@@ -50,7 +51,7 @@ from hpc_elastic.record.journal import (
     RunEnded,
     SetupFailure,
 )
-from hpc_elastic.record.state import RunState, apply
+from hpc_elastic.record.state import RunState, apply, has_ended
 from hpc_elastic.record.why_left import USERS_WISH, Asker, asked_by, drain_cause, stopped, who_asked
 from hpc_elastic.slurm.client.job_standing import (
     Standing,
@@ -101,6 +102,8 @@ def decide(facts: Facts, budgets: RequeueBudgets) -> Choice:
 
 def _settled(facts: Facts, state: RunState, asked: Cause | None) -> Choice | None:
     """Choose where the records, or the user's wish, leave nothing to decide."""
+    if facts.other_job and not has_ended(state):
+        return Leave(ExitCode.USAGE, f"the run belongs to job {facts.other_job}, so nothing is done to it")
     known = facts.state.epoch
     if known.submission > facts.epoch.submission or (not facts.is_task and known > facts.epoch):
         return Leave(ExitCode.FENCED, f"a newer {facts.mode.newer} of this run exists")

@@ -13,7 +13,7 @@ from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import checkpoints
 from hpc_elastic.record.array_task import TaskStart
-from hpc_elastic.record.journal import Epoch, EpochStarted, Record, SetupFailure
+from hpc_elastic.record.journal import Decision, Epoch, EpochStarted, Record, SetupFailure
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.environment import job_ref, task_start
 from hpc_elastic.store.plain_file import open_plain
@@ -95,14 +95,30 @@ class Ended(NamedTuple):
     next_job: str = ""  # the job that was queued to go on in the place of a task
 
 
-def with_own_submission(start: Start, records: list[Record]) -> Start:
-    """Return the start with the submission that its agents took; each job that takes up a run is one."""
+def with_own_submission(
+    start: Start, records: list[Record], state: RunState, is_active: Callable[[str], bool]
+) -> Start:
+    """Return the start with the submission that its agents took; each job that takes up a run is one.
+
+    Args:
+        start: of a job whose script is the user's own.
+        records: the journal.
+        state: the run.
+        is_active: tells whether a job runs or waits; asked where no agent of this job has recorded anything.
+    """
     mine = [
         record.entry.epoch.submission
         for record in records
         if isinstance(record.entry, EpochStarted) and record.entry.job_id == start.job_ref
     ]
-    return start._replace(epoch=start.epoch._replace(submission=mine[-1])) if mine else start
+    if mine:
+        return start._replace(epoch=start.epoch._replace(submission=mine[-1]))
+    is_done = state.ending is not None and state.ending.decision is Decision.DONE
+    if state.job_id in ("", start.job_ref) or is_done:
+        return start
+    takes_it_up = state.leaving or not is_active(state.job_id)  # else its agents were refused
+    epoch = start.epoch._replace(submission=state.epoch.submission + takes_it_up)
+    return start._replace(epoch=epoch)
 
 
 def log_size(paths: RunPaths, job_ref: str) -> int:

@@ -18,9 +18,10 @@ from hpc_elastic.record.state import RunState, has_ended
 from hpc_elastic.settings.of_commands import FINISH
 from hpc_elastic.settings.setting import BUDGET, COUNT, NAMES, NUMBER, SWITCH, flags_of
 from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.end.bad_nodes import run_with_nodes
 from hpc_elastic.slurm.end.choices import RequeueBudgets
 from hpc_elastic.slurm.end.expedited import let_end
-from hpc_elastic.slurm.end.finish import Finish, run_with_nodes
+from hpc_elastic.slurm.end.finish import Finish
 from hpc_elastic.slurm.end.requeue import PATIENCE_S, last_line
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Patience, Start
 from hpc_elastic.text import visible_lines

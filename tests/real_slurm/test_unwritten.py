@@ -1,0 +1,18 @@
+"""Runs whose end nobody can write down, and jobs that have no part in a run, on a real Slurm."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.real_slurm.cluster import Cluster
+from tests.real_slurm.jobs import SLOW, installed_for_users, plain, submit
+from tests.real_slurm.unwritten import ONE, refuse_a_second_job
+
+pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
+
+
+def test_a_second_job_of_one_script_does_nothing(cluster: Cluster) -> None:
+    """It is refused, and it neither starts agents again nor makes those of the first job leave."""
+    run = submit(cluster, ONE, plain(cluster, *SLOW))
+    run.wait_checkpoint(20)
+    refuse_a_second_job(cluster, run)

@@ -1,0 +1,34 @@
+"""What is done to runs whose end nobody can write down; the same on a real Slurm and on the fake one."""
+
+from __future__ import annotations
+
+from hpc_elastic.record.journal import EpochStarted, Requeued, RoundFormed
+from tests.real_slurm.cluster import Cluster
+from tests.real_slurm.jobs import USER, Run
+
+ONE = ("--nodes", "1", "--gpus-per-node", "1", "--time", "10m", "--partition", "low")
+OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+
+
+def refuse_a_second_job(cluster: Cluster, run: Run) -> None:
+    """Give the script of a run to sbatch once more; the job is refused, and the run goes on to its end.
+
+    Args:
+        cluster: with room for both.
+        run: has saved a step, and is far from its end.
+    """
+    before = run.state()
+    done = cluster.run(USER, ["sbatch", "--parsable", str(run.directory / "job.sbatch")])
+    assert done.returncode == 0, done.stderr
+    second = done.stdout.strip().partition(";")[0]
+    cluster.wait_for(lambda: cluster.job(second).get("JobState") in OVER, 60, "the second job to end")
+    log = (run.directory / f"slurm-{second}.out").read_text()
+    assert f"job {run.job_id} has begun the run in it, this is job {second}" in log
+    assert f"the run belongs to job {run.job_id}, so nothing is done to it" in log
+    assert "start the agents again" not in log
+    assert ("FAILED", "2:0") == (cluster.job(second)["JobState"], cluster.job(second)["ExitCode"])
+    run.wait_ending()
+    assert run.state().epoch == before.epoch
+    assert [run.job_id] == [entry.job_id for entry in run.entries(EpochStarted)]
+    assert [] == run.entries(Requeued)
+    assert 1 == len(run.entries(RoundFormed))

@@ -1,0 +1,27 @@
+"""Runs whose end nobody can write down, and jobs that have no part in a run, on a fake Slurm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpc_elastic.testing.fake_slurm import FakeSlurm
+from tests.real_slurm.jobs import plain, submit
+from tests.real_slurm.unwritten import ONE, refuse_a_second_job
+from tests.testing.fake_cluster import FakeCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.fake_slurm(grace=120, kill_wait=120, speed=120)]
+
+
+@pytest.fixture
+def cluster(fake_slurm: FakeSlurm) -> Any:
+    """Return the fake as the helpers of the tests on a real Slurm take it."""
+    return FakeCluster(fake_slurm, skips=False)
+
+
+def test_a_second_job_of_one_script_does_nothing(cluster: Any) -> None:
+    """It is refused, and it neither starts agents again nor makes those of the first job leave."""
+    run = submit(cluster, ONE, plain(cluster, "--step-time", "0.03", steps=400))
+    run.wait_checkpoint(20)
+    refuse_a_second_job(cluster, run)
