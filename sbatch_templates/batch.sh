@@ -95,21 +95,24 @@ not_again() {
   [ -z "$HPC_ELASTIC_EXPEDITED" ] || scontrol update "JobId=${job:-$SLURM_JOB_ID}" Requeue=0 2> /dev/null
 }
 
-# Runs `hpc-elastic finish`, again where Python cannot be run: its file system may be away for a while.
+# Runs `hpc-elastic finish`, again where Python cannot be run: its file system may be away for a while. Prints
+# the number of nodes that finish has printed: it does so for another srun, and where it ends with the code of
+# a worker that is also the shell's for a program that cannot be run.
 run_finish() {
-  local pause code=
+  local pause code='' nodes
   for pause in 0 5 10 20 40 60 60 60; do
     if [ -n "$code" ]; then
       echo "hpc_elastic: finish cannot be run (exit code $code); again in $pause s" >&2
       sleep "$pause"
     fi
-    "${elastic[@]}" finish "${finish[@]}" "$@"
+    nodes=$("${elastic[@]}" finish "${finish[@]}" "$@")
     code=$?
     case $code in
-      126 | 127) continue ;;
+      126 | 127) [ -n "$nodes" ] || continue ;;
       0 | 75 | 76 | 80) ;;
       *) not_again ;;  # it may have ended by a fault of its own
     esac
+    echo "$nodes"
     return "$code"
   done
   not_again
@@ -125,7 +128,7 @@ failed() {
   set +e
   echo "hpc_elastic: $1 failed (exit code $2): $3" >&2
   trap '' "${signals[@]}"
-  run_finish --launch-failure="$3" --launch-failure-in="$1" --launch-failure-code="$2"
+  run_finish --launch-failure="$3" --launch-failure-in="$1" --launch-failure-code="$2" > /dev/null
   exit "$?"
 }
 

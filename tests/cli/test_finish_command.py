@@ -48,6 +48,16 @@ def test_the_command_prints_the_node_count_alone_to_stdout(paths: RunPaths, job:
     assert "start the agents again" in done.stderr
 
 
+@pytest.mark.parametrize(("submission", "printed"), [("0", "0\n"), ("", "")])
+def test_a_code_that_shells_have_too_is_told_by_a_word(
+    paths: RunPaths, job: FakeJob, submission: str, printed: str
+) -> None:
+    """The run's own script tells it from a finish that cannot be run; other scripts print what they get."""
+    write(paths, STARTED, ROUND, RunEnded(Decision.FAILED, 127, "a worker failed", None))
+    done = command(paths, job, "--srun-exit-code=127", HPC_ELASTIC_SUBMISSION=submission)
+    assert (127, printed) == (done.returncode, done.stdout)
+
+
 def test_a_log_that_cannot_be_written_costs_the_job_nothing(paths: RunPaths, job: FakeJob) -> None:
     """It is on the same disk as the checkpoints, which fill it."""
     write(paths, STARTED, ROUND)
@@ -82,7 +92,7 @@ def test_the_command_ends_a_log_with_the_root_cause(
 
 def test_the_command_names_an_array_task_by_array_and_index(paths: RunPaths, job: FakeJob) -> None:
     """The id of an array's last task is that of the whole array."""
-    write(paths, *DRAINED)
+    write(paths, STARTED._replace(job_id="7_2"), *DRAINED[1:])
     done = command(paths, job, "--srun-exit-code=75", SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID="2")
     assert 75 == done.returncode
     assert ["scontrol requeue 7_2"] == job.calls

@@ -6,7 +6,12 @@ import pytest
 
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import SLOW, installed_for_users, plain, submit
-from tests.real_slurm.unwritten import ONE, refuse_a_second_job
+from tests.real_slurm.unwritten import (
+    CANNOT_RUN,
+    ONE,
+    end_with_a_program_that_is_not_there,
+    refuse_a_second_job,
+)
 
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
@@ -16,3 +21,9 @@ def test_a_second_job_of_one_script_does_nothing(cluster: Cluster) -> None:
     run = submit(cluster, ONE, plain(cluster, *SLOW))
     run.wait_checkpoint(20)
     refuse_a_second_job(cluster, run)
+
+
+def test_a_worker_without_a_program_ends_the_job_at_once(cluster: Cluster) -> None:
+    """Its exit code, 127, is that of a finish that cannot be run, and none of its own; the log names it."""
+    run = submit(cluster, (*ONE, "--max-restarts", "0"), CANNOT_RUN)
+    end_with_a_program_that_is_not_there(cluster, run)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from hpc_elastic.record.journal import EpochStarted, Requeued, RoundFormed
+from hpc_elastic.record.journal import Decision, EpochStarted, Requeued, RoundFormed
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import USER, Run
 
 ONE = ("--nodes", "1", "--gpus-per-node", "1", "--time", "10m", "--partition", "low")
+CANNOT_RUN = ("bash", "-c", "no-such-program --x")
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
 
@@ -32,3 +33,20 @@ def refuse_a_second_job(cluster: Cluster, run: Run) -> None:
     assert [run.job_id] == [entry.job_id for entry in run.entries(EpochStarted)]
     assert [] == run.entries(Requeued)
     assert 1 == len(run.entries(RoundFormed))
+
+
+def end_with_a_program_that_is_not_there(cluster: Cluster, run: Run) -> None:
+    """See a run end whose workers have no program to run; its script does not take that for its own trouble.
+
+    Args:
+        cluster: of the run.
+        run: its workers end with 127.
+    """
+    ended = run.wait_ending().ending
+    assert ended is not None
+    assert (Decision.FAILED, 127) == (ended.decision, ended.exit_code)
+    cluster.wait_for(lambda: run.job().get("JobState") == "FAILED", 60, "the job to leave the queue")
+    assert "127:0" == run.job()["ExitCode"]
+    log = run.log()
+    assert "command not found: no-such-program, looked for in PATH" in log
+    assert "finish cannot be run" not in log

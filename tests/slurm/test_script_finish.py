@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.slurm.test_script import make_node
 
 
@@ -29,3 +31,13 @@ def test_finish_is_never_killed_while_it_starts(tmp_path: Path) -> None:
     node.run([("", 75)], setup=["false"])
     ignored = [(call["words"][2], call["ignored"] >> signal.SIGTERM - 1 & 1) for call in node.lines("calls")]
     assert [*[("run", 0), ("finish", 1)] * 2, ("finish", 1)] == ignored
+
+
+@pytest.mark.parametrize("code", [126, 127])
+def test_the_exit_code_of_a_worker_is_none_of_a_finish_that_cannot_be_run(tmp_path: Path, code: int) -> None:
+    """The job ends with it at once: finish was run, as what it has printed tells."""
+    node = make_node(tmp_path)
+    assert code == node.run([("0", code)])
+    assert "cannot be run" not in node.done.stderr
+    assert code == node.run([("0", code)], setup=["false"])
+    assert "cannot be run" not in node.done.stderr

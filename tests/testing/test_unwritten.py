@@ -8,7 +8,12 @@ import pytest
 
 from hpc_elastic.testing.fake_slurm import FakeSlurm
 from tests.real_slurm.jobs import plain, submit
-from tests.real_slurm.unwritten import ONE, refuse_a_second_job
+from tests.real_slurm.unwritten import (
+    CANNOT_RUN,
+    ONE,
+    end_with_a_program_that_is_not_there,
+    refuse_a_second_job,
+)
 from tests.testing.fake_cluster import FakeCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.fake_slurm(grace=120, kill_wait=120, speed=120)]
@@ -25,3 +30,9 @@ def test_a_second_job_of_one_script_does_nothing(cluster: Any) -> None:
     run = submit(cluster, ONE, plain(cluster, "--step-time", "0.03", steps=400))
     run.wait_checkpoint(20)
     refuse_a_second_job(cluster, run)
+
+
+def test_a_worker_without_a_program_ends_the_job_at_once(cluster: Any) -> None:
+    """Its exit code, 127, is that of a finish that cannot be run, and none of its own; the log names it."""
+    run = submit(cluster, (*ONE, "--max-restarts", "0"), CANNOT_RUN)
+    end_with_a_program_that_is_not_there(cluster, run)

@@ -13,6 +13,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.context import RunProcsResult, StartSettings, SubprocessContext
 from hpc_elastic.multiprocessing.errors import FailureRecord, ProcessFailure, failure_record
+from hpc_elastic.multiprocessing.errors.missing_program import missing_program_text
 from hpc_elastic.multiprocessing.group_logs import NO_EVENTS
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsSpecs, log_line_prefix
 from hpc_elastic.named_tuple import NamedTuple
@@ -100,6 +101,7 @@ class LocalGroup:
         self._stop_step: int | None = None  # that the workers know
         self._drain_at: float | None = None
         self._asked: list[int] | None = None  # the workers that were asked to keep their state
+        self._searched = "", ""  # the workers' program, and their PATH
         self.keeps_left_overs: Callable[[float], bool] | None = None  # while they still save
 
     def start(self, command: Command, *, restarts: int) -> None:
@@ -110,6 +112,9 @@ class LocalGroup:
             OSError: no space or no permission for logs or channels.
         """
         self._logs = command.logs
+        given = self._settings.base_env
+        environ = os.environ if given is None else given  # noqa: TID251 - workers inherit it
+        self._searched = "".join(command.argv[:1]), environ.get("PATH", os.defpath)
         self._channels = [
             Channel.create(os.path.join(self._scratch, f"{self.formed.number}.{local_rank}"))
             for local_rank in range(self.slots)
@@ -373,7 +378,10 @@ class LocalGroup:
             return None
         local_rank, failure = min(result.failures.items(), key=lambda item: item[1].time_s)
         log = result.stderrs.get(local_rank, "")
-        return failure_record(failure, rank=self.place.base_rank + local_rank, node=self._run.node, log=log)
+        rank = self.place.base_rank + local_rank
+        found = failure_record(failure, rank=rank, node=self._run.node, log=log)
+        missing = missing_program_text(found.exitcode, found.stderr_tail, *self._searched)
+        return found if found.message or not missing else found._replace(message=missing)
 
 
 def _let_go_on(pid: int) -> None:

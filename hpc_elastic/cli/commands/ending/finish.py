@@ -27,10 +27,14 @@ from hpc_elastic.slurm.run_jobs.job_start import Ended, Patience, Start
 from hpc_elastic.text import visible_lines
 
 _WHOLE = (BUDGET, COUNT, NUMBER)
+_CANNOT_RUN = (126, 127)  # exit codes of a shell for a program that cannot be run or is not there
 
 
 def main(argv: Sequence[str]) -> int:
-    """Decide whether the job is requeued, held or over; print only the node count of another srun to stdout.
+    """Decide whether the job is requeued, held or over; print only a number of nodes to stdout.
+
+    That is for another srun. Below the run's own job script it is 0 for a code that the shell has, too, where
+    a program cannot be run.
 
     Returns:
         The exit code for the job script; 80 asks for another srun.
@@ -59,8 +63,7 @@ def main(argv: Sequence[str]) -> int:
             _say_how_to_go_on(start)
         return _let_end(start, slurm, ExitCode.FAILED, patience_s=0.0)
     if ended.code == ExitCode.RELAUNCH:
-        sys.stdout.write(f"{ended.nodes}\n")
-        sys.stdout.flush()
+        _print_nodes(ended.nodes)
     if has_ended(ended.state):  # one that is held goes on
         from hpc_elastic.start.kept_state import remove_of  # noqa: PLC0415 - at the end of a run
 
@@ -69,7 +72,14 @@ def main(argv: Sequence[str]) -> int:
     if arguments.notify_webhook or arguments.notify_command:
         _send_message(arguments, finish, start, ended)
     code = _let_end(start, slurm, ended.code, patience_s=PATIENCE_S if finish.is_answered else 0.0)
+    if code in _CANNOT_RUN and start.is_submitted:
+        _print_nodes(0)
     return getattr(slurm, "asks", None) or code
+
+
+def _print_nodes(number: int) -> None:
+    sys.stdout.write(f"{number}\n")
+    sys.stdout.flush()
 
 
 def _let_end(start: Start, slurm: Slurm, code: int, *, patience_s: float) -> int:
