@@ -241,6 +241,7 @@ _SLURM = {
 }
 
 _FAULTS = {
+    "unwritten.a_worker_without_a_program_ends_the_job_at_once": (_run(_stop(Cause.CRASH), ends=_FAILED),),
     "faults.a_worker_crash_is_mended_in_place": (_run(_stop(Cause.CRASH, at=(1,)), ends=_DONE),),
     "faults.final_failure_ends_everything_with_one_root_cause": (
         _run(_stop(Cause.CRASH, at=(1,), least=2, most=2), ends=_FAILED),

@@ -46,6 +46,14 @@ def test_the_script_is_as_recorded(name: str, request: pytest.FixtureRequest) ->
     subprocess.run(["bash", "-n"], input=text.encode(), check=True)
 
 
+@pytest.mark.parametrize("mode", ["step", "array"])
+@pytest.mark.parametrize(("most", "word"), [(0, "no-requeue"), (1, "requeue"), (None, "requeue")])
+def test_slurm_is_told_whether_it_may_start_the_job_again(mode: str, most: int | None, word: str) -> None:
+    """A run without requeues has one start, whatever happens to its nodes."""
+    spec = JobSpec(command="true", mode=mode, max_requeues=most)
+    assert f"#SBATCH --{word} --open-mode=append" in render(spec, NAMES, read_template(mode))
+
+
 def test_each_task_is_a_job_of_one_node() -> None:
     """With as many tasks as nodes at most and spares; a lost node must end its task."""
     text = script("array")

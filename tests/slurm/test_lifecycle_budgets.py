@@ -280,3 +280,14 @@ def test_starts_that_were_called_away_do_not_count_as_in_vain() -> None:
     failed = Epoch(0, 0, 4, 0)
     entries += [EpochStarted(failed, "7", ()), Requeued(failed, Cause.LAUNCH_FAILURE)]
     assert 2 == starts_in_vain(records_of(*entries), Epoch(0, 0, 5, 0))
+
+
+@pytest.mark.parametrize("job", [PREEMPTED, NODE_DOWN, TIME_LIMIT, RUNNING], ids=str)
+def test_a_run_without_requeues_is_not_submitted_again_either(job: JobFacts) -> None:
+    """Slurm may not requeue its job, and no other job takes its place."""
+    barred = job._replace(may_requeue=False)
+    choice = decide(
+        facts(*drained(Cause.PREEMPTION), job=barred)._replace(has_script=True), BUDGETS._replace(max_requeues=0)
+    )
+    assert isinstance(choice, Exit)
+    assert "max_requeues" in choice.why

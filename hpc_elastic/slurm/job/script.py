@@ -149,7 +149,7 @@ def render(spec: JobSpec, names: RunNames, template: Template) -> str:
         tasks=spec.tasks,
         max_relaunch=MAX_RELAUNCH,
         finish=('--run-dir="$HPC_ELASTIC_RUN_DIR"', *_quoted(finish_flags(spec))),
-        chain=spec.chain,
+        requeues=spec.requeues,
         checksum=checksum(template.functions),
         silent_s=_silent_s(spec),
         silent_start_s=_silent_s(spec) + _start_s(spec),

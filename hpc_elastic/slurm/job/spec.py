@@ -120,6 +120,11 @@ class _Rules(_Fields):
         return self.node_range.high + (self.spares or 0)
 
     @property
+    def requeues(self) -> bool:
+        """Whether Slurm may start the job again."""
+        return not self.chain and self.max_requeues != 0
+
+    @property
     def time_limit_s(self) -> int | None:
         """The time limit [s]; None if there is none or the partition decides."""
         return None if self.time is None else parse_time_limit_s(self.time)

@@ -235,7 +235,7 @@ def lead_text(queued: SubmitRequest) -> str:
 def expedited(wanted: SubmitRequest, slurm: Slurm) -> SubmitRequest:
     """Return the request as one whose job starts again at once after a requeue, where the site allows that.
 
-    A job of a chain is never requeued, and another cluster has settings of its own. A script that an older
+    A job of a chain is never requeued, nor is one whose max_requeues is 0, and another cluster has settings of its own. A script that an older
     version of this package has written would not see to it that its job ends, and is not held.
 
     Args:
@@ -244,7 +244,7 @@ def expedited(wanted: SubmitRequest, slurm: Slurm) -> SubmitRequest:
     """
     spec = wanted.spec
     sees_to_it = Env.EXPEDITED in (wanted.functions or wanted.script)
-    if not (spec.expedite and sees_to_it) or spec.chain or "clusters" in spec.sbatch:
+    if not (spec.expedite and sees_to_it) or not spec.requeues or "clusters" in spec.sbatch:
         return wanted
     try:
         return replace(wanted, expedited=slurm.may_expedite())
