@@ -3,6 +3,7 @@
 #
 #   ensure_venv [EXTRA...]   the package (editable) and extras of pyproject.toml; sets VENV, which HPC_ELASTIC_VENV
 #                            moves: boxes of scripts/devcluster see the repository, but have a Python of their own
+#   lowest_venv EXTRA...     the same with the lowest versions of all packages, beside it; sets LOWEST
 #   install_copy             an installed copy that every user of this machine can run; sets COPY
 #   slurm_among ARGS...      print the version of Slurm that is asked for among a script's arguments
 #   open_box VERSION [PACKAGE...]   the box of that version with its Python; exit code 3: not to be had today
@@ -127,6 +128,20 @@ ensure_venv() {
         for extra in "${missing[@]}"; do echo "$key" >"$VENV/has-$extra"; done
     fi
     exec 9<&-
+}
+
+# lowest_venv EXTRA...: an environment beside .venv with the lowest versions that pyproject.toml admits, on the
+# same Python; sets LOWEST
+lowest_venv() {
+    local extra extras
+    ensure_venv dev
+    LOWEST=$repository/build/lowest
+    mkdir -p "$repository/build"
+    extras=$(IFS=,; echo "$*")
+    "$VENV/bin/uv" venv --quiet --clear --python "$VENV/bin/python" "$LOWEST"
+    VIRTUAL_ENV=$LOWEST "$VENV/bin/uv" pip install --quiet --resolution lowest-direct --editable "${repository}[$extras]"
+    echo "$repository" >"$LOWEST/made-for"
+    for extra in base "$@"; do sha256sum <"$repository/pyproject.toml" >"$LOWEST/has-$extra"; done
 }
 
 copy_place() { echo "$(open_directory)/hpc_elastic-copy-$(path_hash)"; }

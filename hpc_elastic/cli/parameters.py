@@ -134,7 +134,9 @@ def _taken_by(command: Callable[..., Any]) -> list[_Described] | None:
     for name, hint in hints.items():
         if name == "return":
             continue
-        kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        # Python 3.10 puts a hint whose default is None into Optional
+        told = hint if get_origin(hint) is Annotated else next(iter(get_args(hint)), hint)
+        kind, *marks = get_args(told) if get_origin(told) is Annotated else (told,)
         written = next((mark for mark in marks if isinstance(mark, Positional | Flag)), None)
         if written is None:
             return None

@@ -79,6 +79,8 @@ class NodeWorkers:
         finally:
             self._parts.services.close()
             self.telemetry.close()
+            if self.group is not None:
+                self.group.forget()
 
     @property
     def running(self) -> LocalGroup:
@@ -224,6 +226,7 @@ class NodeWorkers:
         if self._parts.start.preloader is not None:
             self._parts.start.preloader.end_round(goes_on=action is Action.REJOIN)
         self._end_work()
+        group.forget()
         return action
 
     def _end_work(self) -> None:

@@ -75,6 +75,23 @@ def test_commands_exist(command: str) -> None:
     assert found, "no program of this project in it"
 
 
+@pytest.mark.parametrize("name", ["ci", "publish"])
+def test_actions_are_pinned_by_commit(name: str) -> None:
+    """A tag or a branch of somebody else may get other content; the version stands beside it for people."""
+    text = (REPOSITORY / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8")
+    used = re.findall(r"^\s*(?:- )?uses: *(.*)$", text, re.MULTILINE)
+    assert used
+    assert [] == [
+        line for line in used if not re.fullmatch(r"[\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)
+    ]
+
+
+def test_each_requirement_has_a_lower_bound() -> None:
+    """`scripts/test --lowest` tries them each night; without one there would be nothing to try."""
+    named = [*PROJECT["dependencies"], *(requirement for extra in EXTRAS.values() for requirement in extra)]
+    assert [] == [requirement for requirement in named if not re.search(r"[>=]=", requirement)]
+
+
 def test_the_build_tool_is_an_extra() -> None:
     """`python -m build` of the publish workflow is installed by `scripts/test`."""
     assert ".venv/bin/python -m build" in commands()

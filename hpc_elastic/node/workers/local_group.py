@@ -165,6 +165,12 @@ class LocalGroup:
             self._context.close(signal.SIGTERM, timeout=KILL_AFTER_S)
             self.remove_empty_logs()
 
+    def forget(self) -> None:
+        """Unmap the channels of workers that are gone; nothing of the group is read after it."""
+        for channel in self._channels:
+            channel.close()
+        self._channels = []
+
     def remove_empty_logs(self) -> None:
         """Leave no files of workers that have written nothing; those of a failed one are named to people."""
         failed = self.result.failures if self.result is not None else {}
