@@ -11,7 +11,7 @@ def wait_until(
     condition: Callable[[], bool],
     what: str,
     *,
-    timeout_s: float = 10.0,
+    timeout_s: float = 60.0,
     interval_s: float = 0.01,
     clock: Clock | None = None,
 ) -> None:

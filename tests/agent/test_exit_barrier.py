@@ -180,13 +180,13 @@ def test_agents_wait_for_each_other() -> None:
         found: list[str] = []
 
         def wait(rank: int, found: list[str] = found) -> None:
-            found.append(barrier_of(FakeHandler(), store, rank).wait(5))
+            found.append(barrier_of(FakeHandler(), store, rank).wait(120))
 
         threads = [threading.Thread(target=wait, args=(rank,)) for rank in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(120)
         assert ["Done waiting for other agents"] * 2 == found
 
 

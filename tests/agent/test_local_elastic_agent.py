@@ -323,7 +323,7 @@ def test_health_is_told_over_http(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
     class Asking(FakeHandler):
         def next_rendezvous(self) -> Any:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as answer:
                 seen.append(answer.status)
             return super().next_rendezvous()
 
@@ -331,7 +331,7 @@ def test_health_is_told_over_http(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert not agent.run().is_failed()
     assert [200, 200] == seen
     with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10)
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60)
 
 
 class Collect(events.EventHandler):

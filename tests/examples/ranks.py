@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from hpc_elastic.ids import Env
@@ -40,14 +40,14 @@ class Ranks:
         self._channels: list[Channel] = []
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *options: str, by: Sequence[str] = (), held_at: int | None = None) -> Ranks:
+    def start(self, *options: str, held_at: int | None = None) -> Ranks:
         """Start all ranks from the newest checkpoint.
 
         Args:
             options: of the example.
-            by: a program, with arguments, that runs it.
             held_at: the step after which all ranks wait until they are killed or drained; None: they do not.
         """
+        by: tuple[str, ...] = ()
         if held_at is not None:
             self._sign.touch()
             by = (str(HOLD), str(held_at), str(self._sign))
@@ -80,10 +80,6 @@ class Ranks:
         codes = [process.wait(self._limit_s) for process in self._processes]
         self._forget()
         return codes
-
-    def wait_one(self, rank: int) -> int:
-        """Wait for one rank to end and return its exit code."""
-        return self._processes[rank].wait(self._limit_s)
 
     def wait_for_step(self, step: int) -> None:
         """Wait until every rank has ticked a step."""

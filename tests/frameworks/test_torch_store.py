@@ -27,7 +27,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.store.kv.of_run import from_env
 from tests.store.kv_contract import KeyValueContract
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 NO_NAME = "x" * 64  # too long for a name, so nobody is asked for it
 BLOCK = """
 import sys

@@ -46,7 +46,7 @@ def test_one_program_can_be_ended(sleepers: SubprocessContext) -> None:
     """The group takes that for its failure, and its end stays known."""
     handler = sleepers.subprocess_handlers[1]
     handler.close(signal.SIGKILL)
-    assert -signal.SIGKILL == handler.proc.wait(10)
+    assert -signal.SIGKILL == handler.proc.wait(120)
     result = sleepers.wait()
     assert result is not None
     assert {1: -signal.SIGKILL} == {rank: failure.exitcode for rank, failure in result.failures.items()}
@@ -76,7 +76,7 @@ def test_a_program_is_started_by_hand() -> None:
     handler = SubprocessHandler(SLEEP[0], SLEEP[1], {}, "", "", 0)
     assert handler.proc.poll() is None
     handler.proc.terminate()
-    assert -signal.SIGTERM == handler.proc.wait(10)
+    assert -signal.SIGTERM == handler.proc.wait(120)
     assert -signal.SIGTERM == handler.proc.returncode
 
 

@@ -133,7 +133,7 @@ def call_file_server(timer: Any) -> Any:
     server.start()
     client = timer.FileTimerClient(path, signal=0)
     client.acquire("late", time.time() - 60)
-    come.wait(20)
+    come.wait(120)
     client.release("late")
     server.run_once()
     server.stop()

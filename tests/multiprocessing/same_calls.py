@@ -277,7 +277,7 @@ class Calls:
         while not Path(out).read_text():
             pass
         handler.close(signal.SIGTERM)
-        return {"rank": handler.local_rank_id, "code": handler.proc.wait(20), "out": Path(out).read_text()}
+        return {"rank": handler.local_rank_id, "code": handler.proc.wait(120), "out": Path(out).read_text()}
 
 
 def _refusal(attempt: Callable[[], object]) -> list[str]:

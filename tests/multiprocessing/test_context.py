@@ -21,7 +21,7 @@ def test_success_gives_a_return_value_per_rank(make_context: MakeContext) -> Non
     """All ranks that exit 0 are in the result, without failures."""
     context = make_context("pass", "import sys; sys.exit(0)")
     context.start()
-    result = context.wait(20)
+    result = context.wait(120)
     assert result is not None
     assert (result.return_values, result.failures, result.is_failed()) == ({0: None, 1: None}, {}, False)
 
@@ -30,12 +30,12 @@ def test_exit_code_and_signal_are_told_apart(make_context: MakeContext) -> None:
     """An exit code n is n, a death by signal n is -n."""
     context = make_context("import sys; sys.exit(7)")
     context.start()
-    result = context.wait(20)
+    result = context.wait(120)
     assert result is not None
     assert result.failures[0].exitcode == 7
     context = make_context("import os; os.kill(os.getpid(), 11)")
     context.start()
-    result = context.wait(20)
+    result = context.wait(120)
     assert result is not None
     assert (result.failures[0].exitcode, result.failures[0].signal_name()) == (-11, "SIGSEGV")
 
@@ -65,7 +65,7 @@ def test_siblings_that_we_stopped_are_no_failures(make_context: MakeContext) -> 
     """Only the rank that failed by itself is reported, not those ended by our SIGTERM."""
     context = make_context("raise SystemExit(5)", FOR_EVER, FOR_EVER)
     context.start()
-    result = context.wait(20)
+    result = context.wait(120)
     assert result is not None
     assert set(result.failures) == {0}
     assert context.exit_codes() == {0: 5, 1: -15, 2: -15}
@@ -117,7 +117,7 @@ def test_logs_of_two_attempts_are_appended(make_context: MakeContext, tmp_path: 
     for _ in range(2):
         context = make_context(program, env={"HPC_ELASTIC_ROUND": "0"})
         context.start()
-        assert context.wait(20) is not None
+        assert context.wait(120) is not None
     folder = tmp_path / "attempt_0" / "0"
     assert (folder / "stderr.log").read_text() == "attempt\n" * 2
     assert sorted(path.name for path in folder.glob("error*")) == ["error.1.json", "error.json"]
@@ -127,7 +127,7 @@ def test_round_names_the_directory(make_context: MakeContext, tmp_path: Path) ->
     """The round of the run, not the restart count, names the attempt."""
     context = make_context("pass", env={"HPC_ELASTIC_ROUND": "7", "TORCHELASTIC_RESTART_COUNT": "2"})
     context.start()
-    context.wait(20)
+    context.wait(120)
     assert (tmp_path / "attempt_7" / "0" / "stdout.log").exists()
 
 
@@ -172,7 +172,7 @@ def test_error_file_becomes_the_failure(make_context: MakeContext) -> None:
         f"import os; open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write({reply!r})\nos._exit(1)"
     )
     context.start()
-    result = context.wait(20)
+    result = context.wait(120)
     assert result is not None
     failure = result.failures[0]
     assert (failure.text, failure.traceback, failure.timestamp) == ("ValueError: bad", "TB", 17)
@@ -185,7 +185,7 @@ def test_tee_copies_lines_with_prefix(make_context: MakeContext, capfd: pytest.C
         "import os; os.write(1, b'one\\ntwo')", "import os; os.write(1, b'x\\n')", tee=Std.OUT
     )
     context.start()
-    context.wait(20)
+    context.wait(120)
     assert sorted(capfd.readouterr().out.splitlines()) == ["[rank 0] one", "[rank 0] two", "[rank 1] x"]
 
 
@@ -197,7 +197,7 @@ def test_second_attempt_does_not_repeat_the_first_on_the_console(
         env = {"HPC_ELASTIC_ROUND": "0"}
         context = make_context(f"import os; os.write(1, b'{word}\\n')", tee=Std.OUT, env=env)
         context.start()
-        context.wait(20)
+        context.wait(120)
     assert capfd.readouterr().out.splitlines() == ["[rank 0] first", "[rank 0] second"]
 
 

@@ -286,7 +286,7 @@ def test_second_start_is_refused(tmp_path: Path) -> None:
     context.start()
     with pytest.raises(ValueError, match="start method got called twice"):
         context.start()
-    assert context.wait(20) == context.wait(0)
+    assert context.wait(120) == context.wait(0)
 
 
 def test_unknown_start_method_is_refused(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def return_or_wait(rank: int, place: str) -> int:
     """Return at once, or with rank 1 when told to; with rank 2 leave without returning."""
     Path(place, f"called.{rank}").touch()
     if rank == 1:
-        wait_until(Path(place, "go").exists, "the test", timeout_s=30)
+        wait_until(Path(place, "go").exists, "the test", timeout_s=120)
     if rank == 2:
         os._exit(0)
     return rank
@@ -37,6 +37,6 @@ def test_nobody_exits_before_all_have_returned(start_method: str, tmp_path: Path
     assert [] == poller.poll(ALIVE_MS)
     os.close(early)
     (tmp_path / "go").touch()
-    result = group.wait(20)
+    result = group.wait(120)
     assert result is not None
     assert {0: 0, 1: 1, 2: None} == result.return_values

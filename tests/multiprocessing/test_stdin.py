@@ -14,7 +14,7 @@ import sys
 from hpc_elastic.multiprocessing import DefaultLogsSpecs, Std, start_processes
 specs = DefaultLogsSpecs(sys.argv[1], Std.ALL)
 context = start_processes("copy", "/bin/cat", {0: ()}, envs={0: {}}, logs_specs=specs)
-found = context.wait(30)
+found = context.wait(120)
 context.close()
 print(open(found.stdouts[0]).read())
 """

@@ -162,7 +162,7 @@ def test_left_over_of_a_successful_worker_is_swept(make_context: MakeContext, fi
     context = make_context(ESCAPED.format(fifo=fifo, before="pass", after=""))
     context.start()
     pid = int(wait_line(fifo))
-    result = context.wait(20)
+    result = context.wait(120)
     assert result is not None
     assert not result.is_failed()
     assert not os.path.exists(f"/proc/{pid}")

@@ -120,7 +120,7 @@ def test_handler_runs_one_program(tmp_path: Path) -> None:
     handler = get_subprocess_handler(
         "sh", ("-c", "echo $0 $A; echo e >&2; exit 3", 7), {"A": "x"}, out, err, 2
     )
-    assert (handler.local_rank_id, handler.proc.wait(20)) == (2, 3)
+    assert (handler.local_rank_id, handler.proc.wait(120)) == (2, 3)
     assert (handler.proc.poll(), handler.proc.returncode) == (3, 3)
     assert (Path(out).read_text(), Path(err).read_text()) == ("7 x\n", "e\n")
 
@@ -133,7 +133,7 @@ def test_handler_signals_the_group(tmp_path: Path, fifo: str) -> None:
         handler.proc.wait(0.01)
     pidfd = os.pidfd_open(child)
     handler.close(signal.SIGKILL)
-    assert handler.proc.wait(20) == -9
+    assert handler.proc.wait(120) == -9
     os.close(pidfd)
 
 

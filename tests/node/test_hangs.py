@@ -164,7 +164,7 @@ for step in range(2):
     time.sleep(0.5)
 """
     agents = make(slow)
-    run_two(agents, "--hang-timeout", "6")
+    run_two(agents, "--hang-timeout", "60")
     assert [0, 0] == [agents.code(0), agents.code(1)]
     assert [] == agents.entries(HangSuspected)
     assert [] == agents.entries(RoundEnded)

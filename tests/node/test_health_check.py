@@ -61,7 +61,7 @@ def server(alive: Alive, clock: FakeClock) -> Iterator[HealthCheckServer]:
 
 def ask(port: int, path: str = "/", method: str = "GET") -> tuple[int, str]:
     """Return the status and the text of an answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request(method, path)
     response = connection.getresponse()
     text = response.read().decode()

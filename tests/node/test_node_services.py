@@ -195,7 +195,7 @@ def test_below_slurm_a_wedge_hands_the_job_back(make: MakeAgents) -> None:
 
 def ask(port: int) -> int:
     """Return the status of the answer of an agent, 0 when it does not answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request("GET", "/")
         return connection.getresponse().status

@@ -146,7 +146,7 @@ def test_a_process_of_the_agents_own_group_dies_alone() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as child:
         assert os.getpgrp() == os.getpgid(child.pid)
         assert end_with_its_group(ExpiredWorker(child.pid, signal.SIGKILL, ("x",)))
-        assert -signal.SIGKILL == child.wait(20)
+        assert -signal.SIGKILL == child.wait(120)
     assert end_with_its_group(ExpiredWorker(child.pid, signal.SIGKILL, ("x",)))
 
 

@@ -126,13 +126,13 @@ class Agent(Generic[_Handler]):
     def abandon(self) -> None:
         """End the loop and leave the handler as it is."""
         self._stop.set()
-        self._thread.join(20.0)
+        self._thread.join(120)
 
     def stop(self) -> None:
         """End the loop and leave the run."""
         self._stop.set()
         self.handler.shutdown()
-        self._thread.join(20.0)
+        self._thread.join(120)
 
 
 def are_in_one_round(agents: list[Agent[Any]]) -> bool:

@@ -123,7 +123,7 @@ def test_a_drain_under_way_is_waited_for(paths: RunPaths, job: FakeJob) -> None:
     wait_until(lambda: bool(ender.said), "stop says that it waits")
     assert ending(paths) is None
     write(paths, Drained(EPOCH, Cause.TIME_LIMIT, 5, ""))
-    thread.join(30)
+    thread.join(120)
     assert Decision.STOPPED is ending(paths)
     assert ["scancel 7"] == job.calls
 

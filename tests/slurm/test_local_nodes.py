@@ -76,7 +76,7 @@ class LocalRun:
         wait_until(
             lambda: sum("goes on" in log.read_text() for log in logs.glob("*/stdout.log")) >= workers,
             f"round {number}",
-            timeout_s=30,
+            timeout_s=120,
         )
 
     def agent(self, node: str) -> int:

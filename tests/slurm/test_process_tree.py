@@ -110,7 +110,7 @@ def test_it_is_nobodys_descendant() -> None:
             return [stat.pid for stat in descendants([root])]
 
         # The process between the two may still be ending while the work already prints.
-        wait_until(lambda: found() == [process.pid], "the process that stays to be alone", timeout_s=30)
+        wait_until(lambda: found() == [process.pid], "the process that stays to be alone", timeout_s=120)
 
 
 @pytest.mark.parametrize(
@@ -129,14 +129,14 @@ def test_the_work_is_killed_with_it() -> None:
         pid,
     ):
         process.kill()
-        wait_until(lambda: gone(pid), "the work to be killed", timeout_s=30)
+        wait_until(lambda: gone(pid), "the work to be killed", timeout_s=120)
 
 
 def test_a_work_that_is_killed_is_told() -> None:
     """It dies of SIGKILL, too, but only when those who hold the descriptor have ended."""
     with started(f"{FORKS}os.kill(os.getpid(), signal.SIGKILL)") as (process, pid):
         child = int(line(process))
-        wait_until(lambda: gone(pid), "the work to be gone", timeout_s=30)
+        wait_until(lambda: gone(pid), "the work to be gone", timeout_s=120)
         assert process.poll() is None
         os.kill(child, signal.SIGUSR1)
         assert -signal.SIGKILL == process.wait(timeout=120)
@@ -151,10 +151,10 @@ def test_a_suspended_job_stands_still() -> None:
             return {stat.state for one in pids if (stat := read_stat(one)) is not None}
 
         process.send_signal(signal.SIGTSTP)
-        wait_until(lambda: states() == {"T"}, "all to stand still", timeout_s=30)
+        wait_until(lambda: states() == {"T"}, "all to stand still", timeout_s=120)
         process.send_signal(signal.SIGSTOP)
         process.send_signal(signal.SIGCONT)
-        wait_until(lambda: states() == {"S"}, "all to go on", timeout_s=30)
+        wait_until(lambda: states() == {"S"}, "all to go on", timeout_s=120)
         process.send_signal(signal.SIGTERM)
         os.kill(pids[2], signal.SIGUSR1)
         assert signal.SIGTERM == process.wait(timeout=120)

@@ -4,7 +4,7 @@ Run as a program it prints the table of docs/crash-safety.md:
 
     python -m tests.store.crash_points                 the table
     python -m tests.store.crash_points append          one operation, every system call
-    python -m tests.store.crash_points --few append    each call fails in one way of each kind, in turns
+    python -m tests.store.crash_points --few append    of the errors that refuse each call has one
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def points_of(operation: Operation, *, few: bool = False) -> list[Point]:
 
     Args:
         operation: what is interrupted.
-        few: each call fails in one way of each kind, in turns, not in every way.
+        few: of the errors that refuse each call has one, in turns, not all.
     """
     calls: list[str] = []
 
@@ -139,10 +139,9 @@ def _errors_of(call: str) -> tuple[int, ...]:
 
 
 def _some_of(call: str, at: int) -> tuple[int, ...]:
-    """Return one error that passes and one that refuses; neighbours of a call get the others."""
+    """Return the errors that pass, and one that refuses; neighbours of a call get the others of these."""
     known = _errors_of(call)
-    turn = (PASSING[at % len(PASSING)], REFUSED[at % len(REFUSED)], errno.EMFILE)
-    return tuple(error for error in turn if error in known)
+    return tuple(error for error in known if error not in REFUSED or error == REFUSED[at % len(REFUSED)])
 
 
 def _interference(root: str, error: int) -> tracing.Interference:

@@ -171,7 +171,7 @@ def test_an_agent_survives_the_loss_of_its_run_directory(tmp_path: Path) -> None
     )
     assert started.stdout is not None
     with started:
-        wait_until(lambda: read_state(RunPaths(root)).running is not None, "a round", timeout_s=30)
+        wait_until(lambda: read_state(RunPaths(root)).running is not None, "a round", timeout_s=120)
         with go.open("w"):  # the worker reads: all that a start makes is there
             # at once, for the agent writes there
             shutil.rmtree(root.rename(tmp_path / "lost"), ignore_errors=True)
@@ -180,7 +180,7 @@ def test_an_agent_survives_the_loss_of_its_run_directory(tmp_path: Path) -> None
             said.append(started.stdout.readline())
             assert said[-1], said
         started.terminate()
-        said.append(started.communicate(timeout=30)[0])
+        said.append(started.communicate(timeout=120)[0])
     text = "".join(said)
     assert "worked to the end" in text
     assert f"the run directory does not answer, the workers go on: {root}/" in text

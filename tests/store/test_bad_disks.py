@@ -76,7 +76,7 @@ def fill():
 paths = RunPaths(os.path.join(disk, "run"))
 os.mkfifo(go)
 child = subprocess.Popen(agent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-wait_until(lambda: read_state(paths).running is not None, "a round", timeout_s=30)
+wait_until(lambda: read_state(paths).running is not None, "a round", timeout_s=120)
 fill()
 with open(go, "w"): pass  # the worker ends
 lines = []
@@ -86,7 +86,7 @@ print("".join(lines), flush=True)
 asked = subprocess.run(status, capture_output=True, text=True)
 print("status:", asked.returncode, asked.stdout.splitlines()[0], asked.stderr, flush=True)
 os.unlink(filler)
-print(child.communicate(timeout=40)[0])
+print(child.communicate(timeout=120)[0])
 print("agent:", child.returncode, read_state(paths).ending.decision.value, flush=True)
 """
 

@@ -46,7 +46,7 @@ NOT_REQUESTS = [
 
 def exit_code(child: SpawnProcess) -> int | None:
     """Return a child's exit code, once it has ended."""
-    child.join(20)
+    child.join(120)
     return child.exitcode
 
 
@@ -60,7 +60,7 @@ def test_a_stuck_worker_is_killed_and_the_server_lives(
         assert -signal.SIGKILL == exit_code(spawn(timed_workers.get_stuck, client, 0.1, str(stderr)))
     wait_until(lambda: watched.names().count("kill worker process") == 2, "both kills are told")
     assert ["timer expired", "kill worker process"] * 2 == watched.names()[1:]
-    assert 2 == stderr.read_text().count("in stuck_in_here")
+    assert 2 == stderr.read_text().count("in get_stuck")  # a slow machine may not be at the end of the way in
     assert {} == watched.server._timers
 
 
@@ -194,7 +194,7 @@ def test_after_its_server_a_client_fails(
     else:
         ready = spawning.Event()
         child = spawn(timed_workers.serve, str(pipe_path), ready)
-        assert ready.wait(20)
+        assert ready.wait(120)
         client.acquire("a", _NEVER)
         child.kill()
         child.join()

@@ -47,7 +47,7 @@ def test_a_stuck_worker_is_killed(
     """The worker prints where it is stuck and is killed, long before `max_interval` is over."""
     stderr = tmp_path / "stderr"
     child = spawn(timed_workers.get_stuck, LocalTimerClient(messages), 0.1, str(stderr))
-    child.join(20)
+    child.join(120)
     assert -signal.SIGKILL == child.exitcode
     assert "in stuck_in_here" in stderr.read_text()
     wait_until(lambda: not server._timers, "its timers are gone")
@@ -57,7 +57,7 @@ def test_workers_in_time_live(server: LocalTimerServer, messages: Any, spawn: Sp
     """Workers that leave their blocks in time end in their own way."""
     children = [spawn(timed_workers.finish_in_time, LocalTimerClient(messages), 20) for _ in range(2)]
     for child in children:
-        child.join(20)
+        child.join(120)
     assert [0, 0] == [child.exitcode for child in children]
     wait_until(lambda: not server._timers and not messages.qsize(), "no timer is left")
 

@@ -63,7 +63,7 @@ def start(module: str, folder: Path, worker: str, workers: int) -> subprocess.Po
 
 
 def test_a_workers_exit_code(tmp_path: Path) -> None:
-    """Their launcher ends with 1 and lists the sibling that it has ended; ours with 7, and lists it not."""
+    """Theirs ends with 1 and a traceback, and lists the sibling that it has ended; ours, with 7, does not."""
     outputs, codes = {}, {}
     for module in (TORCHRUN, OURS):
         folder = tmp_path / module
@@ -72,6 +72,7 @@ def test_a_workers_exit_code(tmp_path: Path) -> None:
         outputs[module] = launcher.communicate(timeout=150)[0]
         codes[module] = launcher.returncode
     assert {TORCHRUN: 1, OURS: 7} == codes
+    assert {TORCHRUN: True, OURS: False} == {module: "Traceback" in said for module, said in outputs.items()}
     assert "exitcode  : -15" in outputs[TORCHRUN].partition("Root Cause")[0]
     assert not re.search("-15|SIGTERM", outputs[OURS])
     assert "rank 0" not in outputs[OURS].partition("Root Cause")[2]

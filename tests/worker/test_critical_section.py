@@ -73,16 +73,16 @@ def test_two_threads_in_sections(channel: Channel) -> None:
     def save() -> None:
         with progress.critical("in the background"):
             inside.set()
-            leave.wait(30)
+            leave.wait(120)
 
     thread = threading.Thread(target=save)
     thread.start()
-    assert inside.wait(30)
+    assert inside.wait(120)
     with progress.critical("saving"):
         pass
     assert channel.critical is not None
     leave.set()
-    thread.join(30)
+    thread.join(120)
     assert channel.critical is None
 
 
