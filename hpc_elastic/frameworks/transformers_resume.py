@@ -18,8 +18,9 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.frameworks.torch.memory.rescue import steps_as_torch
-from hpc_elastic.frameworks.torch.train_state import Replicated, State, unwrapped
+from hpc_elastic.frameworks.torch.train_state import Replicated, State
 from hpc_elastic.frameworks.torch.trainer_memory import MemoryState, TrainerMemory, trainer_memory
+from hpc_elastic.frameworks.torch.trees import unwrapped
 
 if TYPE_CHECKING:
     from hpc_elastic.frameworks.saving import Saves

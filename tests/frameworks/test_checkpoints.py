@@ -322,8 +322,20 @@ def test_a_value_that_pickle_refuses_is_named(ranks: RankServer, tmp_path: Path)
     ("wrong", "words", "fix"),
     [
         ("no names", "the state is a list, in place of a dict", 'write {"model": model, "optimizer": optim'),
-        ("a closure", "PyTorch cannot load the state of LBFGS", "leave out 'a', which then begins anew"),
-        ("sparse", "PyTorch cannot load the state of SparseAdam", "leave out 'a', which then begins anew"),
+        ("own", "an object of the state has the name 'own', which values of single ranks have", "rename it"),
+        ("one name", "two objects of the state have the name 'm.weight'", "rename one"),
+        ("around", "the optimizer 'a' is around another one, inner, whose state is not in", "give both: "),
+        (
+            "its own way",
+            "Cut does not give the state of 'a': not consolidated",
+            "use an optimizer whose state",
+        ),
+        ("sparse", "m.a is of the layout sparse_coo, and cannot be saved and loaded", "make a plain tensor"),
+        ("mkldnn", "a is of the layout _mkldnn, and cannot", "make a plain tensor"),
+        ("quantized", "m._packed_params._packed_params is quantized, and cannot", "make a plain tensor"),
+        ("lazy", "m.weight is lazy: it has no size before the first batch", "make a plain tensor"),
+        ("meta", "m.weight is on the device meta: it has no content", "make a plain tensor"),
+        ("expanded", "a is expanded: several of its elements are one", "make a plain tensor"),
         ("no module", "no module of the state has all parameters of the optimizer 'a'", "give both: "),
         (
             "live list",
@@ -333,6 +345,7 @@ def test_a_value_that_pickle_refuses_is_named(ranks: RankServer, tmp_path: Path)
         ("a function", "pickle cannot save a value of this rank: 'a': ", "leave it out, or give an object"),
     ],
 )
+@pytest.mark.filterwarnings("ignore")  # of kinds of tensors that PyTorch gives up
 def test_a_wrong_state_is_refused_before_the_first_step(
     tmp_path: Path, wrong: str, words: str, fix: str
 ) -> None:
@@ -344,8 +357,16 @@ def test_a_wrong_state_is_refused_before_the_first_step(
     states: dict[str, Any] = {
         "no names": [model],
         "no module": {"a": torch.optim.SGD(model.parameters())},
-        "a closure": {"model": model, "a": torch.optim.LBFGS(model.parameters())},
-        "sparse": {"model": model, "a": torch.optim.SparseAdam(model.parameters())},
+        "own": {"own": model},
+        "one name": {"m": model, "m.weight": torch.zeros(2)},
+        "around": {"m": model, "a": _around(torch.optim.SGD(model.parameters()))},
+        "its own way": {"m": model, "a": _cut(model.parameters())},
+        "sparse": {"m": torch.nn.ParameterDict({"a": torch.eye(2).to_sparse()})},
+        "mkldnn": {"a": torch.ones(2, 2).to_mkldnn()},
+        "quantized": {"m": torch.ao.nn.quantized.dynamic.Linear(2, 2)},
+        "lazy": {"m": torch.nn.LazyLinear(2)},
+        "meta": {"m": torch.nn.Linear(2, 2, device="meta")},
+        "expanded": {"a": torch.zeros(1).expand(2)},
         "live list": {"a": [model, 1]},
         "a function": {"model": model, "a": lambda: model},
     }
@@ -353,6 +374,24 @@ def test_a_wrong_state_is_refused_before_the_first_step(
         next(Checkpoints(tmp_path).steps(2, states[wrong]))
     assert str(caught.value).startswith(f"hpc_elastic.frameworks.torch.Checkpoints: {words}")
     assert f"fix: {fix}" in str(caught.value)
+
+
+def _around(inner: Any) -> Any:
+    """Return an optimizer that has another one, as SAM."""
+    outer = type(inner)(inner.param_groups, lr=0.1)
+    outer.inner = inner
+    return outer
+
+
+def _cut(parameters: Any) -> Any:
+    """Return an optimizer of whose state each rank has a part, as ZeroRedundancyOptimizer."""
+    import torch  # noqa: PLC0415 - loaded by the test
+
+    class Cut(torch.optim.SGD):  # type: ignore[misc]
+        def state_dict(self) -> dict[str, Any]:
+            raise RuntimeError("not consolidated")
+
+    return Cut(parameters)
 
 
 def test_an_object_with_another_name_than_in_the_checkpoint_is_named(

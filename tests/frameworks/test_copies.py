@@ -62,7 +62,7 @@ def test_a_step_counts_if_all_ranks_have_a_copy_of_it(
 def test_nothing_of_another_user_is_read(tmp_path: Path, whose: str) -> None:
     """Values are unpickled: a copy or a state counts only in a plain file of this user's."""
     torch = pytest.importorskip("torch")
-    lib, folder, aside = Torch(torch, *[None] * 4), tmp_path / "folder", tmp_path / "aside"
+    lib, folder, aside = Torch(torch, *[None] * 3), tmp_path / "folder", tmp_path / "aside"
     folder.mkdir()
     aside.mkdir()
     state = Rescued(4, 30, 0, 2)
@@ -97,7 +97,7 @@ def test_nothing_of_another_user_is_read(tmp_path: Path, whose: str) -> None:
 def test_objects_in_the_wrappers_of_lightning_fabric_count() -> None:
     """A loader's has no state itself; an optimizer's derives from the optimizer's class, too."""
     kinds = {"Tensor": float, "nn": SimpleNamespace(Module=float), "optim": SimpleNamespace(Optimizer=float)}
-    lib = Torch(SimpleNamespace(**kinds), *[None] * 4)
+    lib = Torch(SimpleNamespace(**kinds), *[None] * 3)
 
     class Stateful:
         def state_dict(self) -> dict[str, int]:

@@ -15,7 +15,8 @@ from hpc_elastic.frameworks.torch.background import Background
 from hpc_elastic.frameworks.torch.memory.node_memory import NodeMemory, RoundStart
 from hpc_elastic.frameworks.torch.pace import SavePace
 from hpc_elastic.frameworks.torch.rank_groups import rank_groups
-from hpc_elastic.frameworks.torch.train_state import WHERE, FileSource, State, Torch, TrainState, load_torch
+from hpc_elastic.frameworks.torch.train_state import FileSource, State, Torch, TrainState, load_torch
+from hpc_elastic.frameworks.torch.trees import WHERE
 from hpc_elastic.ids import Env
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths

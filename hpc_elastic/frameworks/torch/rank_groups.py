@@ -12,7 +12,8 @@ from typing import Any
 
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import InputError
-from hpc_elastic.frameworks.torch.train_state import WHERE, Torch
+from hpc_elastic.frameworks.torch.train_state import Torch
+from hpc_elastic.frameworks.torch.trees import WHERE
 from hpc_elastic.named_tuple import NamedTuple
 
 _TASKS, _THREAD = "/proc/self/task", b"pt_gloo_runloop"  # the name that PyTorch gives it

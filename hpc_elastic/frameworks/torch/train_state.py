@@ -9,31 +9,41 @@ it was alike on all ranks, or if `Resharded` tells how.
 from __future__ import annotations
 
 import importlib
-import inspect
 import io
 import logging
 import os
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.frameworks.torch.optimizer_state import (
+    OptimizerState,
+    UnfitCheckpointError,
+    has_own_state_dict,
+)
+from hpc_elastic.frameworks.torch.state_checks import (
+    check_module,
+    check_optimizer,
+    check_tensors,
+    check_value,
+    given_state,
+)
+from hpc_elastic.frameworks.torch.trees import (
+    WHERE,
+    Entry,
+    ModuleNames,
+    filled,
+    has_state,
+    leaves,
+)
 from hpc_elastic.named_tuple import NamedTuple
 
 logger = logging.getLogger(__name__)
 
-WHERE = "hpc_elastic.frameworks.torch.Checkpoints"
-_OWN = "own."  # keys of values of one rank: its number follows
+_OWN = "own."  # begins the names of values of one rank: its number follows
 _SHOWN = 3  # differences in an error
-_WRAPPED = {  # of PyTorch, Lightning Fabric and accelerate
-    "DistributedDataParallel": "module",  # PyTorch loads no module with two names in it
-    "OptimizedModule": "_orig_mod",  # the same
-    "_FabricModule": "_forward_module",
-    "_FabricOptimizer": "optimizer",
-    "_FabricDataLoader": "_dataloader",
-    "AcceleratedOptimizer": "optimizer",
-    "AcceleratedScheduler": "scheduler",
-}
 _FIX = (
     "load it into the model, optimizers and dtypes that it was saved from, or begin a new run; "
     "without a run: give another directory"
@@ -48,7 +58,6 @@ class Torch(NamedTuple):
     distributed: Any
     checkpoint: Any
     stager: Any
-    state_dict: Any
 
 
 def load_torch() -> Torch:
@@ -63,7 +72,7 @@ def load_torch() -> Torch:
         if error.name != "torch":
             raise
         raise InputError("PyTorch is not installed", where=WHERE, fix="pip install torch") from None
-    names = ("", ".checkpoint", ".checkpoint._state_dict_stager", ".checkpoint.state_dict")
+    names = ("", ".checkpoint", ".checkpoint._state_dict_stager")
     return Torch(torch, *(importlib.import_module(f"torch.distributed{name}") for name in names))
 
 
@@ -145,26 +154,6 @@ class Source(Protocol):
         """
 
 
-def unwrapped(value: Any) -> Any:
-    """Return the object in wrappers, which have other names for tensors, no hooks or no state."""
-    names = (_WRAPPED[kind.__name__] for kind in type(value).__mro__ if kind.__name__ in _WRAPPED)
-    name = next(names, None)
-    return value if name is None else unwrapped(getattr(value, name))
-
-
-class Entry(NamedTuple):
-    """One object of the state: `owner[key]`, by a name that no other has."""
-
-    name: str
-    owner: Any
-    key: Any
-
-    @property
-    def value(self) -> Any:
-        """The object, without a wrapper."""
-        return unwrapped(self.owner[self.key])
-
-
 class TrainState:
     """The objects of one training, by their names.
 
@@ -186,12 +175,15 @@ class TrainState:
             )
         self._lib = lib
         self._entries = list(self._objects(state, ""))
-        names = [entry.name for entry in self._entries]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise InputError(
-                f"two objects of the state have the name {twice!r}", where=WHERE, fix="rename one"
-            )
+        for name, count in Counter(entry.name for entry in self._entries).items():
+            if count > 1:
+                raise _same_name(name)
+            if f"{name}.".startswith(_OWN):
+                raise InputError(
+                    f"an object of the state has the name {name!r}, which values of single ranks have",
+                    where=WHERE,
+                    fix="rename it",
+                )
 
     def _objects(self, state: State, prefix: str) -> Iterator[Entry]:
         """Yield all objects; a dict with live ones in it is gone through, another one is a value."""
@@ -205,34 +197,33 @@ class TrainState:
     def _is_live(self, value: Any) -> bool:
         if isinstance(value, dict):
             return any(map(self._is_live, value.values()))
-        return isinstance(value, self._lib.torch.Tensor) or _has_state(value)
+        return isinstance(value, self._lib.torch.Tensor) or has_state(value)
 
     def check(self) -> None:
         """Refuse a state that no save takes, or of which a resume would not load all.
 
+        The state is laid out as for a save, and nothing is changed. Loaders and other objects of a program
+        are not asked for their states yet, as they may begin to read data for them.
+
         Raises:
-            InputError: an optimizer is without its module, or has no step without a closure; a class stands
-                for its object, or a list has live objects in it; pickle cannot save a value.
+            InputError: names the object, and the way out.
         """
         values: dict[str, Any] = {}
         for entry in self._entries:
-            if self._is_optimizer(entry):
-                self._check_optimizer(entry)
-            elif isinstance(entry.value, type | list | tuple):
-                _check_value(entry)
-            if not self._is_live(entry.value):
-                values[entry.name] = entry.value
+            value = entry.value
+            if isinstance(value, type | list | tuple):
+                check_value(entry)
+            if isinstance(value, self._lib.torch.nn.Module):
+                check_module(entry)
+            if isinstance(value, self._lib.torch.optim.Optimizer):
+                check_optimizer(self._lib.torch, entry, [one.value for one in self._entries])
+            if isinstance(value, self._lib.torch.optim.Optimizer) and not self.is_read(entry):
+                values[entry.name] = given_state(entry)
+            elif not self._is_live(value):
+                values[entry.name] = value
+        check_tensors(self._lib.torch, self._tensors())
         if values:
-            self._pickled(values)
-
-    def _check_optimizer(self, entry: Entry) -> None:
-        self.model_of(entry)
-        if is_unloadable(entry.value):
-            raise InputError(
-                f"PyTorch cannot load the state of {type(entry.value).__name__}",
-                where=WHERE,
-                fix=f"leave out {entry.name!r}, which then begins anew at each start",
-            )
+            unpickled(self._lib, self._pickled(values))
 
     @property
     def entries(self) -> list[Entry]:
@@ -240,9 +231,16 @@ class TrainState:
         return self._entries
 
     def content(self, rank: int) -> dict[str, Any]:
-        """Return the part of this rank; its tensors are those of the training."""
+        """Return the part of this rank; its tensors are those of the training.
+
+        Raises:
+            InputError: as by `check`, of what has come since.
+        """
         saved, own = self.parts()
-        return {**saved, f"{_OWN}{rank}": self._pickled(own)}
+        check_tensors(self._lib.torch, saved)
+        tensor = self._lib.torch.Tensor
+        found = {name: _resolved(one) if isinstance(one, tensor) else one for name, one in saved.items()}
+        return {**found, f"{_OWN}{rank}": self._pickled(own)}
 
     def _pickled(self, own: dict[str, Any]) -> bytes:
         try:
@@ -264,26 +262,58 @@ class TrainState:
         return ""
 
     def parts(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the tensors of the training by their names, and the values that belong to this rank."""
-        saved: dict[str, Any] = {}
+        """Return the tensors of the training by their names, and the values that belong to this rank.
+
+        Raises:
+            InputError: two objects give a tensor the same name, or one has no name.
+        """
         own: dict[str, Any] = {}
         for entry in self._entries:
-            tree, mine = self._parts(entry)
-            saved.update((leaf.name, leaf.value) for leaf in leaves(tree, entry.name))
-            own.update(mine)
-        return saved, own
+            value = entry.value
+            if self.is_read(entry):
+                own[entry.name] = self.optimizer(entry).groups()
+            elif not isinstance(value, (self._lib.torch.nn.Module, self._lib.torch.Tensor)):
+                own[entry.name] = value.state_dict() if has_state(value) else value
+        return self._tensors(), own
 
-    def _parts(self, entry: Entry) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the named tensors of an object, as a tree, and its values that belong to this rank."""
+    def _tensors(self) -> dict[str, Any]:
+        saved: dict[str, Any] = {}
+        for entry in self._entries:
+            for leaf in self.optimizer(entry).leaves() if self.is_read(entry) else self._tree(entry)[1]:
+                if leaf.name in saved:
+                    raise _same_name(leaf.name)
+                saved[leaf.name] = leaf.owner[leaf.key]
+        return saved
+
+    def _tree(self, entry: Entry) -> tuple[Any, list[Entry]]:
+        """Return what a module or a tensor is loaded from, and the values in it by name."""
         value = entry.value
-        if isinstance(value, self._lib.torch.nn.Module):
-            return self._lib.state_dict.get_model_state_dict(value), {}
-        if self._is_optimizer(entry):
-            tree = self._lib.state_dict.get_optimizer_state_dict(self.model_of(entry), value)
-            return {"state": tree["state"]}, {entry.name: tree["param_groups"]}
         if isinstance(value, self._lib.torch.Tensor):
-            return {"": value}, {}
-        return {}, {entry.name: value.state_dict() if _has_state(value) else value}
+            tree = {"": value}
+            return tree, [Entry(entry.name, tree, "")]
+        if not isinstance(value, self._lib.torch.nn.Module):
+            return {}, []
+        with self._lib.torch.no_grad():
+            tree = value.state_dict()
+        names, found = ModuleNames(value), list[Entry]()
+        for key, one in tree.items():
+            name = f"{entry.name}.{names.of(key)}"
+            found += leaves(one, name) if isinstance(one, dict) else [Entry(name, tree, key)]
+        return tree, found
+
+    def is_read(self, entry: Entry) -> bool:
+        """Tell whether an object is an optimizer that keeps its state where PyTorch's do."""
+        base, value = self._lib.torch.optim.Optimizer, entry.value
+        return isinstance(value, base) and not has_own_state_dict(base, value)
+
+    def optimizer(self, entry: Entry) -> OptimizerState:
+        """Return the state of an optimizer.
+
+        Raises:
+            InputError: as by `model_of`.
+        """
+        names = ModuleNames(self.model_of(entry)).parameters()
+        return OptimizerState(self._lib.torch, entry.name, entry.value, names)
 
     def model_of(self, entry: Entry) -> Any:
         """Return the module whose parameters an optimizer updates.
@@ -311,40 +341,27 @@ class TrainState:
                 loaded by as many as there are.
         """
         stored = source.stored()
-        optimizers = [entry.value for entry in self._entries if self._is_optimizer(entry)]
-        unused = [optimizer for optimizer in optimizers if not optimizer.state]
-        for optimizer in unused:
-            optimizer.zero_grad()  # PyTorch makes no state to load into while there are gradients
-        try:
-            trees = {entry.name: self._template(entry, stored) for entry in self._entries}
-            found = {leaf.name: leaf for name, tree in trees.items() for leaf in leaves(tree, name)}
-            self._compare(source.name, found, stored)
-            own = self._own(source)
-            self._compare_values(source.name, own)
-            loaded = {name: leaf.value for name, leaf in found.items()}
-            source.fill(loaded)
-        except InputError:
-            for optimizer in unused:  # PyTorch has given them a state of zeros, to be loaded into
-                optimizer.state.clear()
-            raise
+        forms = {name: _form(record) for name, record in stored.items()}
+        trees, found = dict[str, Any](), dict[str, Entry]()
+        for entry in self._entries:
+            tree, named = self._tree(entry)
+            if self.is_read(entry):
+                tree = self.optimizer(entry).template(forms)
+                named = [Entry(name, tree, name) for name in tree]
+            trees[entry.name] = tree
+            found.update((leaf.name, leaf) for leaf in named)
+        self._compare(source.name, found, stored)
+        own = self._own(source)
+        self._compare_values(source.name, own)
+        for entry in filter(self.is_read, self._entries):
+            own[entry.name] = self.optimizer(entry).matched(own[entry.name], source.name)
+        loaded = {name: leaf.value for name, leaf in found.items()}
+        source.fill(loaded)
         for name, leaf in found.items():
             leaf.owner[leaf.key] = loaded[name]
-        for entry in self._entries:
-            self._set(entry, trees[entry.name], own)
-
-    def _template(self, entry: Entry, stored: Any) -> dict[str, Any]:
-        """Return the tree of an object, without the state of parameters that no step had reached yet."""
-        tree, _ = self._parts(entry)
-        if self._is_optimizer(entry):
-            parameters = tree["state"]
-            for fqn in list(parameters):
-                names = {leaf.name for leaf in leaves(parameters[fqn], f"{entry.name}.state.{fqn}")}
-                if names and not names & stored.keys():
-                    del parameters[fqn]
-        return tree
-
-    def _is_optimizer(self, entry: Entry) -> bool:
-        return isinstance(entry.value, self._lib.torch.optim.Optimizer)
+        with self._lib.torch.no_grad():
+            for entry in self._entries:
+                self._set(entry, trees[entry.name], own)
 
     def _compare(self, path: str, found: dict[str, Entry], stored: Mapping[str, Any]) -> None:
         """Refuse a checkpoint that is not one of these objects.
@@ -361,7 +378,7 @@ class TrainState:
             if there.get(name) != here.get(name)
         ]
         if wrong:
-            raise InputError(
+            raise UnfitCheckpointError(
                 f"{len(wrong)} of {len(names)} tensors differ from those in the checkpoint {path}: "
                 f"{'; '.join(wrong[:_SHOWN])}{'; ...' if len(wrong) > _SHOWN else ''}",
                 where=WHERE,
@@ -379,8 +396,8 @@ class TrainState:
         more = sorted(own.keys() - {entry.name for entry in self._entries})
         told = [f"it has no {entry.name!r}" for entry in absent]
         told += [f"the state has no {name!r}" for name in more]
-        if any(map(self._is_optimizer, absent)):
-            raise InputError(
+        if any(isinstance(one.value, self._lib.torch.optim.Optimizer) for one in absent):
+            raise UnfitCheckpointError(
                 f"the state has other optimizers than the checkpoint {path}: {', '.join(told)}",
                 where=WHERE,
                 fix=f"give each object the name that it had, or {_FIX}",
@@ -439,19 +456,15 @@ class TrainState:
     def _set(self, entry: Entry, tree: dict[str, Any], own: dict[str, Any]) -> None:
         value = entry.value
         if isinstance(value, self._lib.torch.nn.Module):
-            self._lib.state_dict.set_model_state_dict(value, tree)
-        elif self._is_optimizer(entry):
-            whole = {**tree, "param_groups": own[entry.name]}
-            options = self._lib.state_dict.StateDictOptions(strict=False)  # parameters may have no state yet
-            self._lib.state_dict.set_optimizer_state_dict(
-                self.model_of(entry), value, optim_state_dict=whole, options=options
-            )
-        elif isinstance(value, self._lib.torch.Tensor):
-            pass  # loaded in place
-        elif entry.name in own and _has_state(value):
+            value.load_state_dict(tree)
+        elif self.is_read(entry):
+            self.optimizer(entry).set(tree, own[entry.name])
+        elif isinstance(value, self._lib.torch.Tensor) or entry.name not in own:
+            pass  # loaded in place, or it begins anew
+        elif has_state(value):
             value.load_state_dict(own[entry.name])
-        elif entry.name in own:
-            entry.owner[entry.key] = own[entry.name]
+        else:
+            entry.owner[entry.key] = filled(value, own[entry.name])
 
 
 class FileSource:
@@ -519,7 +532,7 @@ def _stateful(value: Any, wrapper: str) -> Any:
     Raises:
         InputError: it has none.
     """
-    if isinstance(value, type) or not _has_state(value):
+    if isinstance(value, type) or not has_state(value):
         shown = f"the class {value.__name__}" if isinstance(value, type) else f"{value!r:.60}"
         raise InputError(
             f"{shown} is no object with state_dict and load_state_dict",
@@ -529,60 +542,25 @@ def _stateful(value: Any, wrapper: str) -> Any:
     return value
 
 
-def _check_value(entry: Entry) -> None:
-    """Refuse a class or a list if its state, or that of a part of it, would get lost.
-
-    Raises:
-        InputError: names it.
-    """
-    value = entry.value
-    if isinstance(value, type):
-        if _has_state(value):
-            raise InputError(
-                f"{entry.name!r} is the class {value.__name__}, which has no state of its own",
-                where=WHERE,
-                fix="give the object that the training uses",
-            )
-    elif any(map(_has_state, value)):  # pickle would load copies of them, which the training does not use
-        raise InputError(
-            f"{entry.name!r} is a {type(value).__name__} with modules or other objects that have a state; "
-            "those are loaded in dicts only",
-            where=WHERE,
-            fix=f'give each one a name: {{{entry.name!r}: {{"first": ..., "second": ...}}}}',
-        )
+def _same_name(name: str) -> InputError:
+    return InputError(f"two objects of the state have the name {name!r}", where=WHERE, fix="rename one")
 
 
-def _has_state(value: Any) -> bool:
-    value = unwrapped(value)
-    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+def _resolved(value: Any) -> Any:
+    """Return a tensor whose memory has its values: that of a conjugate or negative view has others."""
+    return value.resolve_conj().resolve_neg() if value.is_conj() or value.is_neg() else value
 
 
-def is_unloadable(optimizer: Any) -> bool:
-    """Tell whether an optimizer has no step without a closure, or for gradients that are not sparse.
-
-    By a step of zeros PyTorch makes the state to load into.
-    """
-    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-    needs_closure = closure is not None and closure.default is closure.empty
-    return needs_closure or any(kind.__name__ == "SparseAdam" for kind in type(optimizer).__mro__)
-
-
-def leaves(tree: dict[str, Any], name: str) -> Iterator[Entry]:
-    """Yield the leaves of a tree of dicts, named by the way to them."""
-    for key, value in tree.items():
-        inner = f"{name}.{key}" if key != "" else name
-        if isinstance(value, dict):
-            yield from leaves(value, inner)
-        else:
-            yield Entry(inner, tree, key)
+def _form(value: Any) -> tuple[Any, Any] | None:
+    """Return size and dtype of a tensor, or of one that a record stands for; None: it is no tensor."""
+    if hasattr(value, "properties"):  # the record
+        return value.size, value.properties.dtype
+    if callable(getattr(value, "size", None)) and hasattr(value, "dtype"):
+        return value.size(), value.dtype
+    return None
 
 
 def _shape(value: Any) -> str:
-    """Return size and dtype of a tensor, or of the tensor that a record of a checkpoint stands for."""
-    if hasattr(value, "properties"):  # the record
-        size, dtype = value.size, value.properties.dtype
-    elif callable(getattr(value, "size", None)) and hasattr(value, "dtype"):
-        size, dtype = value.size(), value.dtype
-    else:
-        return "no tensor"
-    return f"{list(size)} {str(dtype).removeprefix('torch.')}"
+    """Return the form of a tensor, for people."""
+    form = _form(value)
+    return "no tensor" if form is None else f"{list(form[0])} {str(form[1]).removeprefix('torch.')}"

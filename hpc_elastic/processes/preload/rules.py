@@ -32,7 +32,6 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {  # imported only when `Checkpo
     "hpc_elastic.frameworks.torch": (
         "hpc_elastic.frameworks.torch.checkpoints",
         "torch.distributed.checkpoint._state_dict_stager",
-        "torch.distributed.checkpoint.state_dict",
         "hpc_elastic.worker.progress",
     )
 }

@@ -16,14 +16,13 @@ from typing import Any
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.frameworks.torch.memory.marks import DeviceMark, HostMark
 from hpc_elastic.frameworks.torch.memory.places import Census, places_of
+from hpc_elastic.frameworks.torch.optimizer_state import has_own_state_dict, is_unloadable
 from hpc_elastic.frameworks.torch.train_state import (
-    Entry,
     Replicated,
     Torch,
     TrainState,
-    is_unloadable,
-    leaves,
 )
+from hpc_elastic.frameworks.torch.trees import Entry
 from hpc_elastic.named_tuple import NamedTuple
 
 _SMALL = 1 << 16  # bytes of a tensor that is copied after each step
@@ -75,8 +74,8 @@ class Layout:
         self._state = state
         self.optimizers = [one for one in state.entries if isinstance(one.value, lib.torch.optim.Optimizer)]
         for one in self.optimizers:
-            if is_unloadable(one.value):
-                raise UnfitStateError(f"PyTorch cannot load the state of {type(one.value).__name__}")
+            if is_unloadable(one.value) or has_own_state_dict(lib.torch.optim.Optimizer, one.value):
+                raise UnfitStateError(f"{type(one.value).__name__} has a way of its own")
         found, own = state.parts()
         self._tensors = {name: value for name, value in found.items() if self._is_outside_optimizers(name)}
         self.device = self._device_of(found)
@@ -211,11 +210,10 @@ class Layout:
     def _optimized_on_host(self) -> list[tuple[str, dict[str, Any], str]]:
         """Return name and place of the values that optimizers keep beside the GPU, as counts of steps."""
         return [
-            (f"{one.name}.state.{self._names[one.name][parameter]}.{key}", state, key)
+            (leaf.name, leaf.owner, leaf.key)
             for one in self.optimizers
-            for parameter, state in one.value.state.items()
-            for key, value in state.items()
-            if not self._is_here(value)
+            for leaf in self._state.optimizer(one).leaves()
+            if not self._is_here(leaf.value)
         ]
 
     def _named(self, entry: Entry) -> dict[Any, str]:
@@ -314,10 +312,7 @@ class Layout:
         """Return all tensors by name, with the state of optimizers as it is now."""
         found = dict(self._tensors)
         for entry in self.optimizers:
-            names = self._names[entry.name]
-            for parameter, state in entry.value.state.items():
-                tree = {"state": {names[parameter]: dict(state)}}
-                found.update((leaf.name, leaf.value) for leaf in leaves(tree, entry.name))
+            found.update((leaf.name, leaf.value) for leaf in self._state.optimizer(entry).leaves())
         return found
 
 

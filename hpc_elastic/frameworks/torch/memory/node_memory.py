@@ -32,7 +32,8 @@ from hpc_elastic.frameworks.torch.memory.replicas import Replicas
 from hpc_elastic.frameworks.torch.memory.rescue import Rescue, new_rescue
 from hpc_elastic.frameworks.torch.memory.rescued import MemorySource, Rescued, found_in
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups
-from hpc_elastic.frameworks.torch.train_state import WHERE, State, Torch, TrainState
+from hpc_elastic.frameworks.torch.train_state import State, Torch, TrainState
+from hpc_elastic.frameworks.torch.trees import WHERE
 from hpc_elastic.ids import Env, copy_prefix
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths

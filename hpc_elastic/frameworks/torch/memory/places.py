@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from hpc_elastic.frameworks.torch.train_state import Entry, Torch
+from hpc_elastic.frameworks.torch.train_state import Torch
+from hpc_elastic.frameworks.torch.trees import Entry
 from hpc_elastic.named_tuple import NamedTuple
 
 

@@ -1,0 +1,225 @@
+"""The state of an optimizer, read from it as it is and named by the parameters of its module.
+
+PyTorch's own way to read it makes a step while it is empty. Nothing here steps an optimizer, makes a state
+because somebody looks, or touches a gradient.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hpc_elastic.errors import InputError
+from hpc_elastic.frameworks.torch.trees import (
+    WHERE,
+    Entry,
+    Path,
+    filled,
+    global_word,
+    path_of,
+    rebuilt,
+    state_leaves,
+)
+
+_SHOWN = 3  # names of a group in an error
+_FIX = "make the optimizer, and change its groups, as in the training that has saved it, before it is loaded"
+
+
+class UnfitCheckpointError(InputError):
+    """The saved state is one of other objects: the next start of the same program finds the same."""
+
+
+def has_own_state_dict(base: Any, optimizer: Any) -> bool:
+    """Tell whether an optimizer gives its state in a way of its own, in which more may be.
+
+    Args:
+        base: PyTorch's class of optimizers.
+        optimizer: the optimizer.
+    """
+    hooks = ("_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks")
+    return type(optimizer).state_dict is not base.state_dict or any(
+        getattr(optimizer, name, None) for name in hooks
+    )
+
+
+def is_unloadable(optimizer: Any) -> bool:
+    """Tell whether an optimizer changes parameters before its closure has returned for the last time."""
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is closure.empty
+
+
+class OptimizerState:
+    """The state of one optimizer, by the names of its parameters.
+
+    Args:
+        torch: PyTorch.
+        name: of the optimizer among the objects of the training.
+        optimizer: the optimizer.
+        names: of its module's parameters.
+    """
+
+    def __init__(self, torch: Any, name: str, optimizer: Any, names: Mapping[Any, str]) -> None:
+        self._torch, self._name, self._optimizer = torch, name, optimizer
+        self._groups = [(group, [names[one] for one in group["params"]]) for group in optimizer.param_groups]
+        self._known = names
+        self._places = {
+            names[one]: (one, group) for group in optimizer.param_groups for one in group["params"]
+        }
+        self._start = f"{name}.state."
+
+    def leaves(self) -> Iterator[Entry]:
+        """Yield the values of the state, by name.
+
+        Raises:
+            InputError: a value belongs to a tensor that is no parameter of the module, or has no name.
+        """
+        state = self._optimizer.state
+        for key in state:
+            if isinstance(state[key], dict) and not state[key]:
+                continue  # none was made yet
+            yield from state_leaves(state, key, f"{self._start}{self._owner(key)}")
+
+    def _owner(self, key: Any) -> str:
+        if not isinstance(key, self._torch.Tensor):
+            return global_word(key, self._name)
+        if key not in self._known:
+            raise InputError(
+                f"the optimizer {self._name!r} has a state of a tensor that is no parameter of its module",
+                where=WHERE,
+                fix="remove it from there, or leave out the optimizer, which then begins anew",
+            )
+        return self._known[key]
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Return the values of the groups of parameters, which are named in them."""
+        return [{**group, "params": names} for group, names in self._groups]
+
+    def template(self, stored: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a saved state is to fill: the optimizer's tensors, and new ones where it has none.
+
+        Args:
+            stored: by name, the size and dtype of a tensor; None for another value.
+        """
+        here = {leaf.name: leaf.value for leaf in self.leaves()}
+        there = {name: form for name, form in stored.items() if name.startswith(self._start)}
+        if self._is_of_another_kind(here, there):
+            return here
+        found = dict[str, Any]()
+        for name, form in there.items():
+            owner, path = self._split(name)
+            if owner is None:
+                continue
+            value = here.get(name)
+            if form is None:
+                found[name] = None
+            else:
+                found[name] = value if hasattr(value, "untyped_storage") else self._new(owner, path, form)
+        return found
+
+    def _is_of_another_kind(self, here: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
+        """Tell whether the same parameters have values of other names; some may be made late."""
+        mine, others = self._keys(here), self._keys(there)
+        return any(
+            owner in others and not (keys <= others[owner] or others[owner] <= keys)
+            for owner, keys in mine.items()
+        )
+
+    def _keys(self, names: Mapping[str, Any]) -> dict[Any, set[Any]]:
+        found: dict[Any, set[Any]] = {}
+        for name in names:
+            owner, path = self._split(name)
+            found.setdefault(owner, set()).update(path[:1])
+        return found
+
+    def _split(self, name: str) -> tuple[Any, Path]:
+        """Return the key of a value's owner in the state, None if it is unknown, and the way to the value."""
+        rest = name.removeprefix(self._start)
+        if rest.startswith("{"):
+            words = path_of(f".{rest}")
+            return words[0][1], words[1:]
+        end = len(rest)
+        while end > 0 and rest[:end] not in self._places:
+            end = max(rest.rfind(mark, 0, end) for mark in ".[(")
+        return (self._places[rest[:end]][0], path_of(rest[end:])) if end > 0 else (None, ())
+
+    def _new(self, owner: Any, path: Path, form: tuple[Any, Any]) -> Any:
+        """Return a tensor to be filled, on the device on which PyTorch would load it.
+
+        One as large as its parameter is cut into parts as that is.
+        """
+        torch, (size, dtype) = self._torch, form
+        if not isinstance(owner, torch.Tensor):
+            return torch.empty(size, dtype=dtype)
+        _, group = self._places[self._known[owner]]
+        is_on_gpu = group.get("capturable") or group.get("fused")
+        if path and path[0][1] == "step" and not is_on_gpu:
+            return torch.empty(size, dtype=dtype)
+        if tuple(size) == tuple(owner.shape):
+            return torch.empty_like(owner, dtype=dtype, requires_grad=False)
+        return torch.empty(size, dtype=dtype, device=owner.device)
+
+    def matched(self, groups: object, path: str) -> list[dict[str, Any]]:
+        """Return the saved groups in the order of the optimizer's.
+
+        Args:
+            groups: as they were saved.
+            path: of the saved state, for people.
+
+        Raises:
+            UnfitCheckpointError: they have other parameters, or values of another optimizer.
+        """
+        saved = list(groups) if isinstance(groups, list) else []
+        there, found = saved, []
+        for group, names in self._groups:
+            mine = next((one for one in there if sorted(one["params"]) == sorted(names)), None)
+            if mine is not None:
+                self._check_values(group, mine, path)
+                found.append(mine)
+                there = [one for one in there if one is not mine]
+        if there or len(found) != len(self._groups):
+            raise UnfitCheckpointError(
+                f"the optimizer {self._name!r} has other groups of parameters than in {path}: "
+                f"{_shown(names for _, names in self._groups)} here, "
+                f"{_shown(one['params'] for one in saved)} in it",
+                where=WHERE,
+                fix=_FIX,
+            )
+        return found
+
+    def _check_values(self, group: Mapping[str, Any], saved: Mapping[str, Any], path: str) -> None:
+        """Refuse a group of another optimizer: each has values that the other one has not."""
+        lacks, more = sorted(group.keys() - saved.keys()), sorted(saved.keys() - group.keys())
+        if lacks and more:
+            raise UnfitCheckpointError(
+                f"the optimizer {self._name!r} is of another kind than in {path}: its groups have "
+                f"{', '.join(lacks)} here, {', '.join(more)} in it",
+                where=WHERE,
+                fix=_FIX,
+            )
+
+    def set(self, found: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> None:
+        """Give the optimizer a state.
+
+        Args:
+            found: the values by name.
+            groups: of parameters, as `matched`.
+        """
+        trees: dict[Any, list[tuple[Path, Any]]] = {}
+        for name, value in found.items():
+            owner, path = self._split(name)
+            trees.setdefault(owner, []).append((path, value))
+        state = self._optimizer.state
+        for owner in [one for one in state if one not in trees]:
+            del state[owner]
+        for owner, values in trees.items():
+            state[owner] = filled(state.get(owner), rebuilt(values))
+        for (group, _), saved in zip(self._groups, groups, strict=True):
+            for key in saved.keys() - {"params"}:
+                group[key] = filled(group.get(key), saved[key])
+
+
+def _shown(groups: Any) -> str:
+    """Return the first names of groups of parameters."""
+    texts = [f"[{', '.join(names[:_SHOWN])}{', ...' * (len(names) > _SHOWN)}]" for names in map(list, groups)]
+    return f"{len(texts)} ({', '.join(texts[:_SHOWN])}{', ...' * (len(texts) > _SHOWN)})"

@@ -1,0 +1,193 @@
+"""What is read of a training and given back to it, to the last bit; nothing changes because it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+from hpc_elastic.frameworks.torch import Checkpoints  # noqa: E402
+from hpc_elastic.frameworks.torch.train_state import TrainState, load_torch  # noqa: E402
+
+pytestmark = pytest.mark.torch
+STEPS = 6
+
+
+class WithLists(torch.optim.Optimizer):  # type: ignore[misc]
+    """Has lists, dicts, numbers and None in its state, as SOAP and PSGD-Kron; some of it is made late."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def step(self, _: Any = None) -> None:
+        """Make a step in which all of the state counts."""
+        for group in self.param_groups:
+            for one in filter(lambda one: one.grad is not None, group["params"]):
+                state = self.state[one]
+                if not state:
+                    state |= {"own": 0, "GG": [torch.zeros(size) for size in one.shape], "none": None}
+                    state |= {"nest": {1: torch.zeros(()), "a.b": (torch.zeros(()), "text")}, "empty": []}
+                state["own"] += 1
+                if state["own"] == 3:
+                    state["late"] = one.clone()
+                for factor in [*state["GG"], state["nest"][1], state["nest"]["a.b"][0]]:
+                    factor.mul_(0.9).add_(0.1)
+                scale = 1 + sum(factor.sum() for factor in state["GG"]) + state["nest"][1]
+                one.sub_(group["lr"] * one.grad * scale + 0.01 * state.get("late", one))
+
+
+class Around(torch.optim.Optimizer):  # type: ignore[misc]
+    """Is around another optimizer, as Lookahead, and gives the state of both in its own way."""
+
+    def __init__(self, parameters: Any) -> None:
+        self.inner = torch.optim.Adam(parameters, lr=0.01)
+        self.steps = 0
+        super().__init__(self.inner.param_groups, {})
+
+    def step(self, _: Any = None) -> None:
+        """Make a step of the inner one, every second time twice."""
+        self.steps += 1
+        for _ in range(1 + self.steps % 2):
+            self.inner.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return both."""
+        return {"inner": self.inner.state_dict(), "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take both."""
+        self.inner.load_state_dict(state["inner"])
+        self.steps = state["steps"]
+
+
+NAMES = ("Adam", "AdamW", "Adadelta", "Adagrad", "Adafactor", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop")
+OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    **{name: partial(getattr(torch.optim, name), lr=0.01) for name in (*NAMES, "Rprop", "SGD")},
+    "decayed": lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=0.1),
+    "centered": lambda parameters: torch.optim.RMSprop(parameters, centered=True, momentum=0.9),
+    "tensor": lambda parameters: torch.optim.Adam(parameters, lr=torch.tensor(0.01), amsgrad=True),
+    "Muon": lambda parameters: torch.optim.Muon([one for one in parameters if one.dim() == 2], lr=0.01),
+    "LBFGS": lambda parameters: torch.optim.LBFGS(parameters, lr=0.1, max_iter=3),
+    "with lists": WithLists,
+    "around": Around,
+}
+
+
+class Training:
+    """Two networks with an optimizer each, of which the second may step late, as in a GAN."""
+
+    def __init__(self, optimizer: str, first: int = 0) -> None:
+        torch.manual_seed(3)
+        make = OPTIMIZERS[optimizer]
+        self.a, self.b = (torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2)) for _ in "ab")
+        self.optimizers = [make(list(one.parameters())) for one in (self.a, self.b)]
+        self.first = first
+        self.hooked = 0
+        for one in self.optimizers:
+            one.register_step_post_hook(self._count)
+        one, other = self.optimizers
+        self.state = {"nets": {"a": self.a, "b": self.b}, "one": one, "other": other}
+
+    def _count(self, *_: Any) -> None:
+        self.hooked += 1
+
+    def step(self, number: int) -> None:
+        """Make a step; the second optimizer has none before a certain number."""
+        x = torch.randn(5, 4, generator=torch.Generator().manual_seed(number))
+        for net, optimizer in zip((self.a, self.b), self.optimizers, strict=True):
+            if net is self.b and number < self.first:
+                continue
+            _steps(net, optimizer, x)
+
+    def seen(self) -> list[Any]:
+        """Return all numbers, and the values of the optimizers."""
+        parameters = [one.detach().clone() for net in (self.a, self.b) for one in net.parameters()]
+        states = [_plain([*one.state.values()]) for one in self.optimizers]
+        return [[one.tolist() for one in parameters], states, self.hooked, torch.get_rng_state().tolist()]
+
+
+def _steps(net: Any, optimizer: Any, x: Any) -> None:
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = (net(x) - 1).square().mean()
+        loss.backward()
+        return loss
+
+    if isinstance(optimizer, torch.optim.LBFGS):
+        optimizer.step(closure)
+    else:
+        closure()
+        optimizer.step()
+    optimizer.zero_grad()
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with the content of its tensors, and what they are."""
+    if isinstance(value, torch.Tensor):
+        return [value.tolist(), str(value.dtype), value.stride()]
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items() if one is not None or key != "late"}
+    return [type(value).__name__, *map(_plain, value)] if isinstance(value, list | tuple) else value
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_training_that_is_saved_computes_what_it_would_alone(tmp_path: Path, optimizer: str) -> None:
+    """Also while an optimizer has made no step yet: it gets none, no state, and no number is drawn."""
+    alone, saved = Training(optimizer, first=4), Training(optimizer, first=4)
+    for number in range(STEPS):
+        alone.step(number)
+    expected = alone.seen()
+    torch.manual_seed(3)
+    Training(optimizer)  # draws the same numbers again
+    checkpoints = Checkpoints(tmp_path, every=1)
+    for number in checkpoints.steps(STEPS, saved.state):
+        saved.step(number)
+        assert optimizer == "Adagrad" or number >= 4 or not saved.optimizers[1].state
+    assert expected == saved.seen()
+
+
+@pytest.mark.parametrize("first", [0, 4])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_training_that_goes_on_ends_as_one_that_was_left_alone(
+    tmp_path: Path, optimizer: str, first: int
+) -> None:
+    """Its optimizers have the state that they had, or none, when they make the next step."""
+    alone, before, again = (Training(optimizer, first) for _ in range(3))
+    for number in range(STEPS):
+        alone.step(number)
+    for number in range(4):
+        before.step(number)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(4, before.state)
+    checkpoints.wait()
+    assert 4 == Checkpoints(tmp_path).load(again.state)
+    assert before.seen()[:2] == again.seen()[:2]
+    assert 0 == again.hooked
+    for number in range(4, STEPS):
+        again.step(number)
+    assert alone.seen()[:2] == again.seen()[:2]
+
+
+@pytest.mark.slow  # loads the compiler
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_names_are_those_of_the_innermost_module() -> None:
+    """Wrappers inside a module have none; a parameter of two modules has its first."""
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper  # noqa: PLC0415
+
+    inner = torch.nn.Linear(2, 2)
+    net = torch.nn.Sequential(
+        torch.compile(checkpoint_wrapper(inner)), checkpoint_wrapper(torch.compile(inner))
+    )
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    inner(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    saved, own = TrainState(load_torch(), {"net": net, "o": optimizer}).parts()
+    names = {"net.0.weight", "net.0.bias", "net.1.weight", "net.1.bias"}
+    states = {"o.state.0.weight.momentum_buffer", "o.state.0.bias.momentum_buffer"}
+    assert names | states == saved.keys()
+    assert [["0.weight", "0.bias"]] == [group["params"] for group in own["o"]]
