@@ -12,10 +12,12 @@ from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import HpcElasticError, InputError, StoreError
 from hpc_elastic.frameworks.saving import KEEP, Saves, check_positive, checked_total
 from hpc_elastic.frameworks.torch.background import Background
+from hpc_elastic.frameworks.torch.file_source import FileSource
 from hpc_elastic.frameworks.torch.memory.node_memory import NodeMemory, RoundStart
 from hpc_elastic.frameworks.torch.pace import SavePace
 from hpc_elastic.frameworks.torch.rank_groups import rank_groups
-from hpc_elastic.frameworks.torch.train_state import FileSource, State, Torch, TrainState, load_torch
+from hpc_elastic.frameworks.torch.rank_tensors import differing, digests, parted
+from hpc_elastic.frameworks.torch.train_state import State, Torch, TrainState, load_torch
 from hpc_elastic.frameworks.torch.trees import WHERE
 from hpc_elastic.ids import Env
 from hpc_elastic.named_tuple import NamedTuple
@@ -200,10 +202,12 @@ class Checkpoints:
         section.begin()
         try:
             path = self._saves.path(step)
-            copy = self._copies.stage(TrainState(self._lib, state).content(self._ranks.rank))
+            objects = TrainState(self._lib, state)
+            content = objects.content(self._ranks.rank)
+            copy, statistics = self._copies.stage(content), objects.statistics(content)
             self.blocked_s = self._clock.monotonic() - began
             save = _Save(step, path, began, self.blocked_s)
-            self._background.start(lambda: self._write(copy, save), section.end)
+            self._background.start(lambda: self._write(copy, save, statistics), section.end)
         except BaseException:
             section.end()
             raise
@@ -211,7 +215,14 @@ class Checkpoints:
         if self._pace is not None:
             self._pace.saved(step, self._times)
 
-    def _write(self, copy: dict[str, Any], save: _Save) -> None:
+    def _parted(self, copy: dict[str, Any], statistics: frozenset[str]) -> dict[str, Any]:
+        """Return a copy with the names of this rank for what differs between ranks (thread)."""
+        ranks = self._ranks
+        found = digests(self._lib, copy) if ranks.size > 1 else {}
+        names = differing(self._lib, ranks, found, ranks.group_of_saves)
+        return parted(self._lib, copy, ranks.rank, names, statistics) if names else copy
+
+    def _write(self, copy: dict[str, Any], save: _Save, statistics: frozenset[str]) -> None:
         """Write this rank's part, mark it when the parts of all ranks are on disk, and wait for all marks.
 
         Raises:
@@ -219,6 +230,7 @@ class Checkpoints:
         """
         group, path = self._ranks.group_of_saves, save.path
         try:
+            copy = self._parted(copy, statistics)
             self._lib.checkpoint.save(copy, checkpoint_id=path, process_group=group, no_dist=group is None)
         except BaseException as error:
             raise _not_saved(save, error) from error

@@ -31,6 +31,7 @@ from hpc_elastic.frameworks.torch.state_checks import (
     given_state,
 )
 from hpc_elastic.frameworks.torch.trees import (
+    OWN,
     WHERE,
     Entry,
     ModuleNames,
@@ -42,7 +43,6 @@ from hpc_elastic.named_tuple import NamedTuple
 
 logger = logging.getLogger(__name__)
 
-_OWN = "own."  # begins the names of values of one rank: its number follows
 _SHOWN = 3  # differences in an error
 _FIX = (
     "load it into the model, optimizers and dtypes that it was saved from, or begin a new run; "
@@ -178,7 +178,7 @@ class TrainState:
         for name, count in Counter(entry.name for entry in self._entries).items():
             if count > 1:
                 raise _same_name(name)
-            if f"{name}.".startswith(_OWN):
+            if f"{name}.".startswith(OWN):
                 raise InputError(
                     f"an object of the state has the name {name!r}, which values of single ranks have",
                     where=WHERE,
@@ -240,7 +240,7 @@ class TrainState:
         check_tensors(self._lib.torch, saved)
         tensor = self._lib.torch.Tensor
         found = {name: _resolved(one) if isinstance(one, tensor) else one for name, one in saved.items()}
-        return {**found, f"{_OWN}{rank}": self._pickled(own)}
+        return {**found, f"{OWN}{rank}": self._pickled(own)}
 
     def _pickled(self, own: dict[str, Any]) -> bytes:
         try:
@@ -300,6 +300,34 @@ class TrainState:
             name = f"{entry.name}.{names.of(key)}"
             found += leaves(one, name) if isinstance(one, dict) else [Entry(name, tree, key)]
         return tree, found
+
+    def replicated(self) -> Iterator[tuple[str, Any]]:
+        """Yield the parameters of modules and the tensors that are not cut into parts, by name."""
+        for entry in self._entries:
+            value, found = entry.value, dict[Any, str]()
+            if isinstance(value, self._lib.torch.nn.Module):
+                named = ModuleNames(value).parameters().items()
+                found = {parameter: f"{entry.name}.{name}" for parameter, name in named}
+            elif isinstance(value, self._lib.torch.Tensor):
+                found = {value: entry.name}
+            yield from ((name, one) for one, name in found.items() if not hasattr(one, "to_local"))
+
+    def statistics(self, content: Mapping[str, Any]) -> frozenset[str]:
+        """Return the names of buffers of modules, and of values that are no tensors.
+
+        Args:
+            content: as by `content`.
+        """
+        buffers = set[str]()
+        for entry in self._entries:
+            if isinstance(entry.value, self._lib.torch.nn.Module):
+                names = ModuleNames(entry.value)
+                found = entry.value.named_buffers(remove_duplicate=False)
+                buffers.update(f"{entry.name}.{names.of(name)}" for name, _ in found)
+        tensor = self._lib.torch.Tensor
+        return frozenset(
+            name for name, one in content.items() if name in buffers or not isinstance(one, tensor)
+        )
 
     def is_read(self, entry: Entry) -> bool:
         """Tell whether an object is an optimizer that keeps its state where PyTorch's do."""
@@ -369,7 +397,7 @@ class TrainState:
         Raises:
             InputError: names the first differences.
         """
-        there = {name: _shape(kind) for name, kind in stored.items() if not name.startswith(_OWN)}
+        there = {name: _shape(kind) for name, kind in stored.items() if not name.startswith(OWN)}
         here = {name: _shape(leaf.value) for name, leaf in found.items()}
         names = sorted(there.keys() | here.keys())
         wrong = [
@@ -440,18 +468,25 @@ class TrainState:
         )
 
     def _alike(self, one: Any, other: Any) -> bool:
-        """Tell whether two states are the same; arrays and tensors by their content."""
+        """Tell whether two states are the same; arrays and tensors by their content, to the last bit."""
         if type(one) is not type(other):
             return False
         if isinstance(one, dict):
             return one.keys() == other.keys() and all(self._alike(one[key], other[key]) for key in one)
         if isinstance(one, list | tuple):
             return len(one) == len(other) and all(map(self._alike, one, other))
-        if isinstance(one, self._lib.torch.Tensor):
-            return bool(self._lib.torch.equal(one, other))
-        if hasattr(one, "tobytes"):  # numpy's
-            return bool(one.tobytes() == other.tobytes())
-        return bool(one == other)
+        is_tensor = isinstance(one, self._lib.torch.Tensor)
+        if is_tensor or hasattr(one, "tobytes"):  # NumPy's
+            if (one.dtype, one.shape) != (other.dtype, other.shape):
+                return False
+            one, other = map(self._content_of, (one, other))
+        return bool(one == other or (one != one and other != other))  # noqa: PLR0124 - not a number
+
+    def _content_of(self, value: Any) -> Any:
+        """Return the content of a tensor or an array, to be compared."""
+        if hasattr(value, "tobytes"):
+            return value.tolist() if value.dtype.hasobject else value.tobytes()
+        return bytes(value.detach().cpu().contiguous().reshape(-1).view(self._lib.torch.uint8).numpy())
 
     def _set(self, entry: Entry, tree: dict[str, Any], own: dict[str, Any]) -> None:
         value = entry.value
@@ -465,53 +500,6 @@ class TrainState:
             value.load_state_dict(own[entry.name])
         else:
             entry.owner[entry.key] = filled(value, own[entry.name])
-
-
-class FileSource:
-    """A checkpoint in files.
-
-    Args:
-        lib: PyTorch's modules.
-        path: the checkpoint.
-        saved_by: number of ranks that have saved it.
-        group: the process group of all ranks; None without one.
-    """
-
-    def __init__(self, lib: Torch, path: str, saved_by: int, group: Any) -> None:
-        self._lib = lib
-        self.name = path
-        self._saved_by = saved_by
-        self._group = group
-        self._reader = lib.checkpoint.FileSystemReader(path)
-
-    def stored(self) -> Mapping[str, Any]:
-        """Return the record of each tensor."""
-        found: Mapping[str, Any] = self._reader.read_metadata().state_dict_metadata
-        return found
-
-    def owns(self) -> bytes | list[bytes]:
-        """Return the values of this rank; those of all ranks that have saved, if their number is another."""
-        dist, group = self._lib.distributed, self._group
-        rank, ranks = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
-        if self._saved_by == ranks:
-            return self._read([rank])[0]
-        told: list[Any] = [self._read(range(self._saved_by)) if rank == 0 else None]
-        if group is not None:
-            dist.broadcast_object_list(told, src=0, group=group)
-        owns: list[bytes] = told[0]
-        return owns
-
-    def _read(self, ranks: Sequence[int]) -> list[bytes]:
-        wanted: dict[str, bytes] = {f"{_OWN}{rank}": b"" for rank in ranks}
-        self._lib.checkpoint.load(wanted, checkpoint_id=self.name, no_dist=True)
-        known: dict[bytes, bytes] = {}
-        return [known.setdefault(data, data) for data in wanted.values()]
-
-    def fill(self, loaded: dict[str, Any]) -> None:
-        """Read tensors."""
-        self._lib.checkpoint.load(
-            loaded, storage_reader=self._reader, process_group=self._group, no_dist=self._group is None
-        )
 
 
 def pickled(lib: Torch, value: Any) -> bytes:

@@ -12,6 +12,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.named_tuple import NamedTuple
 
 WHERE = "hpc_elastic.frameworks.torch.Checkpoints"
+OWN = "own."  # begins the names of values of one rank: its number follows
 _WRAPPED = {  # of PyTorch, Lightning Fabric and accelerate
     "DistributedDataParallel": "module",  # PyTorch loads no module with two names in it
     "OptimizedModule": "_orig_mod",  # the same

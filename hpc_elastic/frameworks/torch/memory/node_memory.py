@@ -29,9 +29,10 @@ from hpc_elastic.frameworks.torch.memory.copies import (
 )
 from hpc_elastic.frameworks.torch.memory.memory_copies import CopyStart, MemoryCopies
 from hpc_elastic.frameworks.torch.memory.replicas import Replicas
-from hpc_elastic.frameworks.torch.memory.rescue import Rescue, new_rescue
+from hpc_elastic.frameworks.torch.memory.rescue import Rescue, new_rescue, tell_not_kept
 from hpc_elastic.frameworks.torch.memory.rescued import MemorySource, Rescued, found_in
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups
+from hpc_elastic.frameworks.torch.rank_tensors import own_parameter
 from hpc_elastic.frameworks.torch.train_state import State, Torch, TrainState
 from hpc_elastic.frameworks.torch.trees import WHERE
 from hpc_elastic.ids import Env, copy_prefix
@@ -324,6 +325,7 @@ class NodeMemory:
         self._lib, self._ranks = lib, ranks
         self.rescue: Rescue | None = new_rescue(lib, ranks, environ) if rescue else None
         self.copies: MemoryCopies | None = None
+        self._is_compared = ranks.size == 1
         self.recovered: tuple[int, ...] = ()  # the rounds whose fault has lost next to nothing
         self._folder = ""
         channel, run_dir = environ.get(Env.CHANNEL), environ.get(Env.RUN_DIR)
@@ -338,10 +340,24 @@ class NodeMemory:
 
     def reached(self, step: int, state: State) -> None:
         """Take note that a step is complete."""
+        if not self._is_compared:
+            self._is_compared = True
+            self._compare(state)
         if self.rescue is not None:
             self.rescue.reached(step, state)
         if self.copies is not None:
             self.copies.reached(step, state, is_rescued=self.rescue is not None and self.rescue.is_able)
+
+    def _compare(self, state: State) -> None:
+        """Keep no state of one rank for all if they differ; all ranks call it after their first step."""
+        tensors = list[tuple[str, Any]]()
+        with suppress(HpcElasticError):  # the state is refused where it is used
+            tensors = [*TrainState(self._lib, state).replicated()]
+        name = own_parameter(self._lib, self._ranks, tensors)
+        if name and self.rescue is not None:
+            self.rescue.stop()
+            is_news = self._ranks.rank == 0 and self.copies is None
+            tell_not_kept(f"{name} differs between ranks, and no rank holds the whole state", is_news=is_news)
 
     def saved(self, step: int) -> None:
         """Take note that a checkpoint is durable."""
