@@ -34,6 +34,19 @@ def _base() -> Any:
     raise InputError("Transformers is not installed", where=_WHERE, fix="pip install transformers")
 
 
+def _refuse_models_alone(args: Any) -> None:
+    """Refuse checkpoints from which no training goes on; no restart helps.
+
+    Raises:
+        InputError: the Trainer saves the model alone.
+    """
+    if worker.run_dir() is not None and getattr(args, "save_only_model", False):
+        what = "its checkpoints have no optimizer and no schedule, so a training cannot go on from one"
+        if worker.attached():
+            worker.give_up(f"save_only_model=True: {what}")
+        raise InputError(what, where="TrainingArguments(save_only_model=True)", fix="leave it out")
+
+
 def output_dir(name: str = "output") -> str:
     """Return a folder of the run directory for `TrainingArguments(output_dir=...)`; without a run, `name`."""
     return os.path.join(worker.run_dir() or "", name)
@@ -70,9 +83,10 @@ class ElasticTrainerCallback:
         call it, right before `train`. None at the first start.
 
         Raises:
-            InputError: the Trainer does not have this callback.
+            InputError: the Trainer does not have this callback, or saves no optimizer.
         """
         check_trainer(self, trainer, getattr(getattr(trainer, "callback_handler", None), "callbacks", None))
+        _refuse_models_alone(trainer.args)
         if worker.run_dir() is not None:
             from hpc_elastic.frameworks.transformers_resume import resume_of  # noqa: PLC0415 - loads PyTorch
 
@@ -84,8 +98,10 @@ class ElasticTrainerCallback:
         """A training begins, or goes on.
 
         Raises:
-            InputError: the state in memory is of another model or Trainer, or `train` was not given its path.
+            InputError: the state in memory is of another model or Trainer, or `train` was not given its path;
+                or the Trainer saves no optimizer.
         """
+        _refuse_models_alone(args)
         self.stopped = False
         if self._resume is not None:
             check_same_trainer(self, is_same=self._resume.is_of(state))

@@ -24,7 +24,7 @@ from hpc_elastic.record import checkpoints as marks
 from hpc_elastic.record.journal import Decision, StopAgreed
 from hpc_elastic.record.save_interval import SHORTEST_S
 from hpc_elastic.testing.waiting import wait_until
-from hpc_elastic.worker.channel import Channel
+from hpc_elastic.worker.channel import GIVE_UP, Channel
 from tests.frameworks.local_runs import SAVE_EVERY, STEP_TIME_S, LocalRun
 from tests.frameworks.ranks import RankServer
 
@@ -218,13 +218,47 @@ def test_a_checkpoint_of_something_else_changes_nothing(
     ranks.run(2, "train", tmp_path, "ddp", 2, 2)
     before = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
     for name, text, is_unchanged in ranks.run(2, "load_other", tmp_path, choices):
-        assert "InputError" == name
+        assert "RefusedStateError" == name
         assert words in text
         wrong, total = map(int, re.findall(r"(\d+) of (\d+) tensors", text)[0])
         assert wrong <= total
         assert "fix: load it into the model, optimizers and dtypes that it was saved from" in text
         assert is_unchanged
     assert before == {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
+
+
+def test_a_refusal_that_no_restart_can_change_ends_the_run(
+    ranks: RankServer, tmp_path: Path, in_run: Any
+) -> None:
+    """Each start of the program would find the same, until no restart is left."""
+    environ, channels = in_run(2)
+    ranks.run(2, "train", None, "ddp", 2, 2, environ=environ)
+    assert [0, 0] == [channel.word[0] for channel in channels]
+    ranks.run(2, "load_other", None, {"width": 9}, environ=environ)
+    for channel in channels:
+        kind, text = channel.word
+        assert GIVE_UP == kind
+        assert re.search(r"\d+ of \d+ tensors differ from those in the checkpoint .*/saved/step-2-1: ", text)
+
+
+@pytest.mark.parametrize("kind", ["values", "shapes", "names", "statistics"])
+def test_what_each_rank_has_for_itself_comes_back_to_it(
+    ranks: RankServer, tmp_path: Path, in_run: Any, kind: str
+) -> None:
+    """Experts and stages under one name, statistics of batches; another number of ranks has no such parts."""
+    environ, _ = in_run(2)
+    first = ranks.run(2, "experts", tmp_path / "saved", kind, 3, environ=environ)
+    assert [kind == "statistics"] * 2 == [value["is_able"] for value in first], "kept by one rank for all"
+    assert first[0]["seen"] != first[1]["seen"]
+    again = ranks.run(2, "experts", tmp_path / "saved", kind, 0)
+    assert [3, 3] == [value["start"] for value in again]
+    assert [value["seen"] for value in first] == [value["loaded"] for value in again]
+    (other,) = ranks.start(1, "experts", tmp_path / "saved", kind, 0).results()
+    if kind == "statistics":
+        assert first[0]["seen"] == other.value["loaded"]
+    else:
+        words = r"^InputError: .*: (net|optimizer)\..* was not the same on the 2 ranks that have saved the ch"
+        assert re.match(words, other.value)
 
 
 def test_what_differs_between_ranks_needs_a_rule_for_another_number_of_them(
@@ -313,7 +347,7 @@ def test_an_interval_that_is_none_is_refused(ranks: RankServer, tmp_path: Path) 
 def test_a_value_that_pickle_refuses_is_named(ranks: RankServer, tmp_path: Path) -> None:
     """Pickle names only the function."""
     (result,) = ranks.start(1, "save_a_function", tmp_path).results()
-    assert "InputError" in result.value
+    assert "RefusedStateError" in result.value
     assert "pickle cannot save a value of this rank: 'warmup': " in result.value
     assert "fix: leave it out, or give an object whose state_dict has" in result.value
 

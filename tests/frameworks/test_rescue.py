@@ -160,7 +160,7 @@ def test_a_state_of_another_model_is_refused(
     rescued(ranks, node, 2, 2)
     before = node.kept()
     for result in ranks.start(2, "rescue", 0, "asked", choices, environ=node.next_round(2)).results():
-        assert result.value.startswith("InputError")
+        assert result.value.startswith("RefusedStateError")
         assert words in result.value
         assert "the state of step 2 that rank" in result.value
     assert before == node.kept()

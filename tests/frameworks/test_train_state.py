@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from hpc_elastic.errors import InputError
 
 torch: Any = pytest.importorskip("torch")
 from hpc_elastic.frameworks.torch import Checkpoints  # noqa: E402
@@ -191,3 +195,164 @@ def test_names_are_those_of_the_innermost_module() -> None:
     states = {"o.state.0.weight.momentum_buffer", "o.state.0.bias.momentum_buffer"}
     assert names | states == saved.keys()
     assert [["0.weight", "0.bias"]] == [group["params"] for group in own["o"]]
+
+
+def adam(net: Any, *groups: Any) -> dict[str, Any]:
+    """Return a network and an optimizer of its layers in groups."""
+    kinds = [{"params": [one for at in group for one in net[at].parameters()]} for group in groups]
+    return {"net": net, "o": torch.optim.Adam(kinds, lr=0.01)}
+
+
+def layers() -> Any:
+    """Return a network of three layers."""
+    return torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(3)))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda net: adam(net, [0, 1, 2]), r"1 \(\[0.weight, 0.bias, 1.weight, ...\]\) here, 2 \(\[0.weight"),
+        (lambda net: adam(net, [0], [1], [2]), r"3 \(\[0.weight, 0.bias\], .*\) here, 2 \(\[0.weight"),
+        (
+            lambda net: adam(net, [0, 1]),
+            r"1 \(.*\) here, 2 \(\[0.weight, .*, ...\], \[2.weight",
+        ),
+        (
+            lambda net: {**adam(net, [0, 1], [2]), "o": torch.optim.SGD(_groups(net), lr=0.1)},
+            r"is of another kind than in .*: its groups have dampening, .* here, amsgrad, betas, .* in it",
+        ),
+    ],
+    ids=["one of two", "three of two", "one fewer", "another kind"],
+)
+@pytest.mark.parametrize("steps", [0, 1])
+def test_groups_that_do_not_fit_are_refused(
+    tmp_path: Path, make: Callable[[Any], dict[str, Any]], words: str, steps: int
+) -> None:
+    """All parameters would get the values of one group; another optimizer would fail at its first step."""
+    saved = adam(layers(), [0, 1], [2])
+    for _ in range(steps):
+        _steps(saved["net"], saved["o"], torch.ones(1, 2))
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, saved)
+    checkpoints.wait()
+    other = make(layers())
+    before = [one.tolist() for one in other["net"].parameters()]
+    with pytest.raises(InputError, match="." if steps else words):
+        Checkpoints(tmp_path).load(other)
+    assert before == [one.tolist() for one in other["net"].parameters()]
+    assert not other["o"].state
+
+
+def _groups(net: Any) -> Any:
+    return [{"params": [*net[0].parameters(), *net[1].parameters()]}, {"params": net[2].parameters()}]
+
+
+def test_groups_have_the_values_that_they_had_whatever_their_order(tmp_path: Path) -> None:
+    """A group is known by its parameters, with state or without."""
+    one, other = (
+        {
+            "net": net,
+            "o": torch.optim.SGD([{"params": net[at].parameters(), "lr": rates[at]} for at in order]),
+        }
+        for net, order in ((layers(), (0, 1, 2)), (layers(), (2, 0, 1)))
+        for rates in ((0.1, 0.2, 0.3) if order[0] == 0 else (7.0, 8.0, 9.0),)
+    )
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, one)
+    checkpoints.wait()
+    groups = other["o"].param_groups
+    Checkpoints(tmp_path).load(other)
+    assert [0.3, 0.1, 0.2] == [group["lr"] for group in groups]
+
+
+def test_what_is_loaded_lies_in_the_objects_of_the_program(tmp_path: Path) -> None:
+    """A program has other names for its dicts, lists, sets, queues and arrays."""
+    numpy = pytest.importorskip("numpy")
+
+    def made(at: int) -> dict[str, Any]:
+        return {
+            "counts": {"seen": at, "by": {"epoch": [at, {"of": at}]}, **({"gone": 1} if at == 0 else {})},
+            "losses": [float(at)] * (at + 1),
+            "known": {at},
+            "last": deque([at], maxlen=3),
+            "array": numpy.full(3, at),
+            "with tensors": {"t": torch.full((2,), at), "n": {"deep": [at]}},
+            "tensors": [torch.full((2,), at), at],
+            "number": at,
+        }
+
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, made(2))
+    checkpoints.wait()
+    state = made(0)
+    names = {key: value for key, value in state.items() if key != "number"}
+    inner = state["counts"]["by"], state["counts"]["by"]["epoch"], state["counts"]["by"]["epoch"][1]
+    deep = state["with tensors"]["n"], state["with tensors"]["n"]["deep"], state["tensors"][0]
+    Checkpoints(tmp_path).load(state)
+    assert str(made(2)) == str(state)
+    assert all(value is state[key] for key, value in names.items())
+    assert ({"epoch": [2, {"of": 2}]}, [2, {"of": 2}], {"of": 2}) == inner
+    assert ({"deep": [2]}, [2], [2, 2]) == (*deep[:2], deep[2].tolist())
+
+
+def test_views_are_saved_as_they_are_seen(tmp_path: Path) -> None:
+    """The memory of a conjugate or negative view has other values."""
+    numbers = torch.complex(torch.arange(3.0), torch.ones(3))
+    views: list[Callable[[Any], Any]] = [
+        lambda one: one.conj(),
+        lambda one: one.conj().imag,
+        lambda one: one[::2],
+        lambda one: one.real.expand(1, 3).t(),
+    ]
+    for number, view in enumerate(views):
+        module, again = torch.nn.Module(), torch.nn.Module()
+        module.register_buffer("view", view(numbers.clone()))
+        again.register_buffer("view", view(torch.zeros(3, dtype=torch.complex64)))
+        checkpoints = Checkpoints(tmp_path / str(number))
+        checkpoints.save(1, {"m": module})
+        checkpoints.wait()
+        Checkpoints(tmp_path / str(number)).load({"m": again})
+        assert module.view.tolist() == again.view.tolist()
+
+
+def test_states_are_alike_if_all_bits_are() -> None:
+    """Arrays have a form, too, and a number that is none is itself."""
+    numpy = pytest.importorskip("numpy")
+    alike = TrainState(load_torch(), {"a": 1})._alike
+    nan, big = float("nan"), 10**20
+    for same in (
+        nan,
+        {"a": [nan]},
+        torch.tensor([nan]),
+        numpy.array([nan]),
+        numpy.array([big, None]),
+        {1, 2},
+    ):
+        assert alike(same, copy.deepcopy(same)), same
+    for one, other in (
+        (numpy.zeros((2, 3)), numpy.zeros((3, 2))),
+        (numpy.zeros(2, "i8"), numpy.zeros(2, "f8")),
+        (torch.zeros(2, 1), torch.zeros(1, 2)),
+        (torch.tensor([0.0]), torch.tensor([-0.0])),
+        (numpy.array([1, None]), numpy.array([2, None])),
+        (1, True),
+    ):
+        assert not alike(one, other), (one, other)
+
+
+def test_what_comes_later_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    """A state that was in order may get a value of a kind that is not saved."""
+    training = Training("SGD")
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.load(training.state)
+    for late in ({"a": torch.eye(2).to_sparse()}, {"a}": 1}):
+        training.optimizers[0].state[next(training.a.parameters())] = late
+        with pytest.raises(
+            InputError, match=r"one.state.0.weight.* (is of the layout sparse|has the key 'a}')"
+        ):
+            checkpoints.save(1, training.state)
+    training.optimizers[0].state = {torch.zeros(1): {"a": 1}}
+    with pytest.raises(InputError, match="'one' has a state of a tensor that is no parameter of its module"):
+        checkpoints.save(1, training.state)
+    checkpoints.wait()
+    assert not list(tmp_path.iterdir())

@@ -17,6 +17,7 @@ from hpc_elastic.frameworks.torch.memory.node_memory import NodeMemory, RoundSta
 from hpc_elastic.frameworks.torch.pace import SavePace
 from hpc_elastic.frameworks.torch.rank_groups import rank_groups
 from hpc_elastic.frameworks.torch.rank_tensors import differing, digests, parted
+from hpc_elastic.frameworks.torch.state_checks import ending_the_run
 from hpc_elastic.frameworks.torch.train_state import State, Torch, TrainState, load_torch
 from hpc_elastic.frameworks.torch.trees import WHERE
 from hpc_elastic.ids import Env
@@ -202,8 +203,9 @@ class Checkpoints:
         section.begin()
         try:
             path = self._saves.path(step)
-            objects = TrainState(self._lib, state)
-            content = objects.content(self._ranks.rank)
+            with ending_the_run():
+                objects = TrainState(self._lib, state)
+                content = objects.content(self._ranks.rank)
             copy, statistics = self._copies.stage(content), objects.statistics(content)
             self.blocked_s = self._clock.monotonic() - began
             save = _Save(step, path, began, self.blocked_s)
@@ -308,8 +310,12 @@ class Checkpoints:
                 another number of them now: `Resharded`.
         """
         self.wait()
-        objects = TrainState(self._lib, state)
-        objects.check()  # a wrong one is refused before the first step
+        with ending_the_run():
+            objects = TrainState(self._lib, state)
+            objects.check()  # a wrong one is refused before the first step
+            return self._load_newest(objects, state)
+
+    def _load_newest(self, objects: TrainState, state: State) -> int:
         found = self._ranks.told(self._to_resume() if self._ranks.rank == 0 else None)
         saved = None if found is None else _saved_at(found)
         step = self._load_from_memory(0 if saved is None else saved.step, state)

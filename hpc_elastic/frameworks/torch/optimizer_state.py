@@ -10,11 +10,11 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hpc_elastic.errors import InputError
 from hpc_elastic.frameworks.torch.trees import (
     WHERE,
     Entry,
     Path,
+    RefusedStateError,
     filled,
     global_word,
     path_of,
@@ -24,10 +24,6 @@ from hpc_elastic.frameworks.torch.trees import (
 
 _SHOWN = 3  # names of a group in an error
 _FIX = "make the optimizer, and change its groups, as in the training that has saved it, before it is loaded"
-
-
-class UnfitCheckpointError(InputError):
-    """The saved state is one of other objects: the next start of the same program finds the same."""
 
 
 def has_own_state_dict(base: Any, optimizer: Any) -> bool:
@@ -72,7 +68,7 @@ class OptimizerState:
         """Yield the values of the state, by name.
 
         Raises:
-            InputError: a value belongs to a tensor that is no parameter of the module, or has no name.
+            RefusedStateError: a value belongs to a tensor that is no parameter of the module, or has no name.
         """
         state = self._optimizer.state
         for key in state:
@@ -84,7 +80,7 @@ class OptimizerState:
         if not isinstance(key, self._torch.Tensor):
             return global_word(key, self._name)
         if key not in self._known:
-            raise InputError(
+            raise RefusedStateError(
                 f"the optimizer {self._name!r} has a state of a tensor that is no parameter of its module",
                 where=WHERE,
                 fix="remove it from there, or leave out the optimizer, which then begins anew",
@@ -167,7 +163,7 @@ class OptimizerState:
             path: of the saved state, for people.
 
         Raises:
-            UnfitCheckpointError: they have other parameters, or values of another optimizer.
+            RefusedStateError: they have other parameters, or values of another optimizer.
         """
         saved = list(groups) if isinstance(groups, list) else []
         there, found = saved, []
@@ -178,7 +174,7 @@ class OptimizerState:
                 found.append(mine)
                 there = [one for one in there if one is not mine]
         if there or len(found) != len(self._groups):
-            raise UnfitCheckpointError(
+            raise RefusedStateError(
                 f"the optimizer {self._name!r} has other groups of parameters than in {path}: "
                 f"{_shown(names for _, names in self._groups)} here, "
                 f"{_shown(one['params'] for one in saved)} in it",
@@ -191,7 +187,7 @@ class OptimizerState:
         """Refuse a group of another optimizer: each has values that the other one has not."""
         lacks, more = sorted(group.keys() - saved.keys()), sorted(saved.keys() - group.keys())
         if lacks and more:
-            raise UnfitCheckpointError(
+            raise RefusedStateError(
                 f"the optimizer {self._name!r} is of another kind than in {path}: its groups have "
                 f"{', '.join(lacks)} here, {', '.join(more)} in it",
                 where=WHERE,

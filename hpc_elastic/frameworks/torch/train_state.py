@@ -18,11 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from typing import Any, Protocol
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.frameworks.torch.optimizer_state import (
-    OptimizerState,
-    UnfitCheckpointError,
-    has_own_state_dict,
-)
+from hpc_elastic.frameworks.torch.optimizer_state import OptimizerState, has_own_state_dict
 from hpc_elastic.frameworks.torch.state_checks import (
     check_module,
     check_optimizer,
@@ -35,6 +31,7 @@ from hpc_elastic.frameworks.torch.trees import (
     WHERE,
     Entry,
     ModuleNames,
+    RefusedStateError,
     filled,
     has_state,
     leaves,
@@ -163,12 +160,12 @@ class TrainState:
             pickle can save; dicts of them.
 
     Raises:
-        InputError: two objects have one name, or none has.
+        RefusedStateError: two objects have one name, or none has.
     """
 
     def __init__(self, lib: Torch, state: State) -> None:
         if not isinstance(state, MutableMapping):
-            raise InputError(
+            raise RefusedStateError(
                 f"the state is a {type(state).__name__}, in place of a dict with a name for each object",
                 where=WHERE,
                 fix='write {"model": model, "optimizer": optimizer}',
@@ -179,7 +176,7 @@ class TrainState:
             if count > 1:
                 raise _same_name(name)
             if f"{name}.".startswith(OWN):
-                raise InputError(
+                raise RefusedStateError(
                     f"an object of the state has the name {name!r}, which values of single ranks have",
                     where=WHERE,
                     fix="rename it",
@@ -206,7 +203,7 @@ class TrainState:
         are not asked for their states yet, as they may begin to read data for them.
 
         Raises:
-            InputError: names the object, and the way out.
+            RefusedStateError: names the object, and the way out.
         """
         values: dict[str, Any] = {}
         for entry in self._entries:
@@ -234,7 +231,7 @@ class TrainState:
         """Return the part of this rank; its tensors are those of the training.
 
         Raises:
-            InputError: as by `check`, of what has come since.
+            RefusedStateError: as by `check`, of what has come since.
         """
         saved, own = self.parts()
         check_tensors(self._lib.torch, saved)
@@ -246,7 +243,7 @@ class TrainState:
         try:
             return pickled(self._lib, own)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
-            raise InputError(
+            raise RefusedStateError(
                 f"pickle cannot save a value of this rank: {self._unsendable(own)}{error}",
                 where=WHERE,
                 fix="leave it out, or give an object whose state_dict has numbers, texts and tensors",
@@ -265,7 +262,7 @@ class TrainState:
         """Return the tensors of the training by their names, and the values that belong to this rank.
 
         Raises:
-            InputError: two objects give a tensor the same name, or one has no name.
+            RefusedStateError: two objects give a tensor the same name, or one has no name.
         """
         own: dict[str, Any] = {}
         for entry in self._entries:
@@ -338,7 +335,7 @@ class TrainState:
         """Return the state of an optimizer.
 
         Raises:
-            InputError: as by `model_of`.
+            RefusedStateError: as by `model_of`.
         """
         names = ModuleNames(self.model_of(entry)).parameters()
         return OptimizerState(self._lib.torch, entry.name, entry.value, names)
@@ -347,7 +344,7 @@ class TrainState:
         """Return the module whose parameters an optimizer updates.
 
         Raises:
-            InputError: no module of the state has them all.
+            RefusedStateError: no module of the state has them all.
         """
         ids = {id(parameter) for group in entry.value.param_groups for parameter in group["params"]}
         for other in self._entries:
@@ -355,7 +352,7 @@ class TrainState:
                 map(id, other.value.parameters())
             ):
                 return other.value
-        raise InputError(
+        raise RefusedStateError(
             f"no module of the state has all parameters of the optimizer {entry.name!r}",
             where=WHERE,
             fix='give both: {"model": model, "optimizer": optimizer}',
@@ -365,8 +362,8 @@ class TrainState:
         """Give all objects a saved state; nothing is changed if it does not fit.
 
         Raises:
-            InputError: it is of another model, dtype or optimizer, or the states of single ranks cannot be
-                loaded by as many as there are.
+            RefusedStateError: it is of another model, dtype or optimizer.
+            InputError: the states of single ranks cannot be loaded by as many as there are.
         """
         stored = source.stored()
         forms = {name: _form(record) for name, record in stored.items()}
@@ -395,7 +392,7 @@ class TrainState:
         """Refuse a checkpoint that is not one of these objects.
 
         Raises:
-            InputError: names the first differences.
+            RefusedStateError: names the first differences.
         """
         there = {name: _shape(kind) for name, kind in stored.items() if not name.startswith(OWN)}
         here = {name: _shape(leaf.value) for name, leaf in found.items()}
@@ -406,7 +403,7 @@ class TrainState:
             if there.get(name) != here.get(name)
         ]
         if wrong:
-            raise UnfitCheckpointError(
+            raise RefusedStateError(
                 f"{len(wrong)} of {len(names)} tensors differ from those in the checkpoint {path}: "
                 f"{'; '.join(wrong[:_SHOWN])}{'; ...' if len(wrong) > _SHOWN else ''}",
                 where=WHERE,
@@ -417,7 +414,7 @@ class TrainState:
         """Refuse an optimizer that is not in the checkpoint, and tell of other objects that are not.
 
         Raises:
-            InputError: an optimizer is not in it; without tensors of its own no other difference shows.
+            RefusedStateError: an optimizer is not in it; one without tensors shows no other difference.
         """
         tensors = (self._lib.torch.nn.Module, self._lib.torch.Tensor)
         absent = [one for one in self._entries if not isinstance(one.value, tensors) and one.name not in own]
@@ -425,7 +422,7 @@ class TrainState:
         told = [f"it has no {entry.name!r}" for entry in absent]
         told += [f"the state has no {name!r}" for name in more]
         if any(isinstance(one.value, self._lib.torch.optim.Optimizer) for one in absent):
-            raise UnfitCheckpointError(
+            raise RefusedStateError(
                 f"the state has other optimizers than the checkpoint {path}: {', '.join(told)}",
                 where=WHERE,
                 fix=f"give each object the name that it had, or {_FIX}",
@@ -530,8 +527,10 @@ def _stateful(value: Any, wrapper: str) -> Any:
     return value
 
 
-def _same_name(name: str) -> InputError:
-    return InputError(f"two objects of the state have the name {name!r}", where=WHERE, fix="rename one")
+def _same_name(name: str) -> RefusedStateError:
+    return RefusedStateError(
+        f"two objects of the state have the name {name!r}", where=WHERE, fix="rename one"
+    )
 
 
 def _resolved(value: Any) -> Any:

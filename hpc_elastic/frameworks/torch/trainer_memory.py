@@ -18,6 +18,7 @@ from hpc_elastic.frameworks.torch.memory.node_memory import FoundState, NodeMemo
 from hpc_elastic.frameworks.torch.memory.rescue import tell_not_kept
 from hpc_elastic.frameworks.torch.memory.rescued import OwnFile, Rescued, owns_in
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups, rank_groups
+from hpc_elastic.frameworks.torch.state_checks import ending_the_run
 from hpc_elastic.frameworks.torch.train_state import State, Torch, TrainState, load_torch, unpickled
 from hpc_elastic.ids import Env
 from hpc_elastic.named_tuple import NamedTuple
@@ -109,7 +110,8 @@ class TrainerMemory:
                     where="newest(trainer)",
                     fix=f"give the training the path that newest() returns, and no other one: {call}",
                 )
-            TrainState(self._lib, state).load(self._found.source)
+            with ending_the_run():
+                TrainState(self._lib, state).load(self._found.source)
             worker.resumed(self._found.step)
             self._found = None
 

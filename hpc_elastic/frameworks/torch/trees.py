@@ -32,6 +32,10 @@ _WORD = re.compile(r"\.\{(.*?)\}|\.([^.\[\](){}]+)|\[(\d+)\]|\((\d+)\)")
 Path = tuple[tuple[str, Any], ...]  # words: the kind of what is gone through (".", "[" or "("), and the key
 
 
+class RefusedStateError(InputError):
+    """A state cannot be saved or loaded, and each start of the same program would find the same."""
+
+
 def unwrapped(value: Any) -> Any:
     """Return the object in wrappers, which have other names for tensors, no hooks or no state."""
     name = _name_inside(value, _WRAPPED)
@@ -116,7 +120,7 @@ def state_leaves(owner: Any, key: Any, name: str) -> Iterator[Entry]:
         name: of the value.
 
     Raises:
-        InputError: a key is of a kind that no name can have.
+        RefusedStateError: a key is of a kind that no name can have.
     """
     value = owner[key]
     if isinstance(value, dict) and value:
@@ -140,12 +144,12 @@ def _word(key: Any, name: str) -> str:
     """Return a key as a part of a name, in braces unless it is a simple text.
 
     Raises:
-        InputError: it is no number and no text, or has braces in it.
+        RefusedStateError: it is no number and no text, or has braces in it.
     """
     if isinstance(key, str) and _PLAIN.fullmatch(key):
         return key
     if not isinstance(key, str | int) or "}" in str(key):
-        raise InputError(
+        raise RefusedStateError(
             f"{name} has the key {key!r:.60}, which is no number or text without braces",
             where=WHERE,
             fix="give the optimizer's state other keys, or leave the optimizer out: then it begins anew",
@@ -157,7 +161,7 @@ def global_word(key: Any, name: str) -> str:
     """Return the name of a value in an optimizer's state that belongs to no parameter.
 
     Raises:
-        InputError: as by `state_leaves`.
+        RefusedStateError: as by `state_leaves`.
     """
     word = _word(key, name)
     return word if word.startswith("{") else f"{{{key!r}}}"
