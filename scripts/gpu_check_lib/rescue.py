@@ -95,7 +95,7 @@ def _gap(told: list[dict[str, Any]]) -> Facts:
 def cost(_: Path) -> Facts:
     """The time that a step takes longer while nothing fails, with 212 tensors."""
     from hpc_elastic.frameworks.torch.memory.layout import Layout  # noqa: PLC0415 - only here
-    from hpc_elastic.frameworks.torch.train_state import TrainState, load_torch  # noqa: PLC0415
+    from hpc_elastic.frameworks.torch.train_state import load_torch  # noqa: PLC0415
 
     device = device_here()
     job = Job(Choices(), device)
@@ -105,14 +105,13 @@ def cost(_: Path) -> Facts:
     for parameter in job.net.parameters():
         parameter.grad = torch.ones_like(parameter)
     job.optimizer.step()
-    state = TrainState(load_torch(), {"model": job.net, "optimizer": job.optimizer})
+    state = {"model": job.net, "optimizer": job.optimizer}
     layout = Layout(load_torch(), state)
     took = []
     for _turn in range(200):
         began = time.perf_counter()
-        layout.read()
-        layout.note()
-        layout.on_host()
+        layout.follows(state)
+        layout.note(1)
         layout.mark()
         took.append(time.perf_counter() - began)
     return {"notes of a step [ms]": round(1000 * sorted(took)[len(took) // 2], 3)}

@@ -23,7 +23,6 @@ from torch.utils.data import DataLoader
 
 from hpc_elastic.frameworks.saving import Saves
 from hpc_elastic.frameworks.torch import Checkpoints, Resharded
-from hpc_elastic.frameworks.torch.memory import rescue as rescue_module
 from hpc_elastic.frameworks.torch.memory.copies import Slot, found_copies
 from hpc_elastic.frameworks.torch.memory.layout import Layout
 from hpc_elastic.frameworks.torch.memory.memory_copies import MemoryCopies
@@ -307,7 +306,8 @@ def copy(steps: int, how: str = "", kind: str = "fsdp", replicas: Any = 0) -> di
     Args:
         steps: to make.
         how: the last one ends: rank 1 ``dies`` in the middle of its copy; its weights are ``not finite``;
-            there is ``no room``, or none ``for others``; rank 1 ``dies sending`` it; the loop ``stops``.
+            there is ``no room``, or none ``for others``; rank 1 ``dies sending`` it; the loop ``stops``;
+            its weights are changed after it: the training ``changes``.
         kind: of the training.
         replicas: second copies on other nodes.
     """
@@ -335,7 +335,10 @@ def copy(steps: int, how: str = "", kind: str = "fsdp", replicas: Any = 0) -> di
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     dist.barrier()
     kept = sorted([one.rank, one.step, one.round] for one in found_copies(own.folder, own.prefix))
-    return {"start": start, "loaded": loaded, "seen": training.seen(), "kept": kept}
+    seen = training.seen()
+    if how == "changes":
+        next(training.net.parameters()).data.fill_(7.0)
+    return {"start": start, "loaded": loaded, "seen": seen, "kept": kept}
 
 
 def _wait_for_copies(own: MemoryCopies) -> None:
@@ -444,19 +447,21 @@ def _keep_as_a_step_is_noted(training: Training, checkpoints: Checkpoints, step:
     """Keep the state while the notes of a step are made anew, as its tensor is another one."""
     own, has_looked, kept = rescue_of(checkpoints), threading.Event(), rescue_of(checkpoints)._kept
 
-    def look() -> bool:
+    def look() -> str:
         found = kept()
         has_looked.set()
         return found
 
-    def layout(*args: Any) -> Layout:
+    note = Layout.note
+
+    def note_late(*args: Any) -> Any:
         keeper.start()
         assert has_looked.wait(60.0)
-        return Layout(*args)
+        return note(*args)
 
     keeper = threading.Thread(target=own.keep, args=(60.0,))
     setattr(own, "_kept", look)  # noqa: B010 - a method
-    setattr(rescue_module, "Layout", layout)  # noqa: B010 - a class
+    setattr(Layout, "note", note_late)  # noqa: B010 - a method
     training.step(step)
     training.extra["average"] = training.extra["average"].clone()
     checkpoints.done(step + 1, training.state)

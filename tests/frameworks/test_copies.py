@@ -233,9 +233,14 @@ def test_without_room_there_are_no_copies(ranks: RankServer, nodes: Nodes) -> No
     assert not [path for memory in nodes.memory for path in memory.glob("copy-*")]
 
 
-def test_a_state_that_ranks_keep_at_a_fault_is_not_copied(ranks: RankServer, nodes: Nodes) -> None:
-    """Every rank holds the whole of it."""
-    assert [[], []] == [value["kept"] for value in run(ranks, nodes, (0, 1), 4, "", "ddp")]
+def test_a_copy_stands_in_for_a_state_that_cannot_be_kept_at_a_fault(ranks: RankServer, nodes: Nodes) -> None:
+    """Every rank holds the whole of it, but it has changed since its step."""
+    result = ranks.start(2, "copy", 4, "changes", "ddp", environ=nodes.next_round(0, 1)).results()[0]
+    assert [[0, 3, 1], [0, 4, 1]] == result.value["kept"]
+    assert not [path for memory in nodes.memory for path in memory.glob("rescued-*")]
+    again = run(ranks, nodes, (0, 1), 0, "", "ddp")
+    assert [4, 4] == [value["start"] for value in again]
+    assert result.value["seen"] == {name: one for name, one in again[0]["loaded"].items() if name != "rank"}
 
 
 def test_copies_cost_a_hundredth_of_the_time() -> None:

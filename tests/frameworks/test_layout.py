@@ -1,21 +1,16 @@
-"""The tensors of a training, by the way in which they change."""
+"""The tensors of a training, by the way in which they change, and the proof that they have not."""
 
 from __future__ import annotations
 
-import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 torch: Any = pytest.importorskip("torch")
-from hpc_elastic.frameworks.torch.memory.layout import (  # noqa: E402
-    Layout,
-    UnfitStateError,
-    Whole,
-    versions,
-    without_parameters,
-)
-from hpc_elastic.frameworks.torch.train_state import TrainState, load_torch  # noqa: E402
+from hpc_elastic.frameworks.torch.memory.layout import Layout, UnfitStateError, Whole  # noqa: E402
+from hpc_elastic.frameworks.torch.memory.proof import SAMPLED, Proof, Snapshot  # noqa: E402
+from hpc_elastic.frameworks.torch.train_state import load_torch  # noqa: E402
 
 pytestmark = pytest.mark.torch
 LARGE = 40_000  # elements, too many to be copied after each step
@@ -59,19 +54,25 @@ class Quantized(Statistics):
         destination[f"{prefix}made"] = self.made.clone()
 
 
-def stepped(module: Any, outer: Any = None) -> TrainState:
+def stepped(module: Any, outer: Any = None) -> dict[str, Any]:
     """Return the state of a module after a step of an optimizer; `outer` has the module in it."""
-    optimizer = torch.optim.SGD(module.layer.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(module.layer.parameters(), lr=0.1, momentum=0.9)
     module(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    return TrainState(load_torch(), {"model": outer or module, "optimizer": optimizer})
+    return {"model": outer or module, "optimizer": optimizer, "seen": torch.zeros(3)}
+
+
+def laid_out(state: dict[str, Any]) -> tuple[Layout, Whole]:
+    """Return the layout of a state, and the notes of the end of a step."""
+    layout = Layout(load_torch(), state)
+    return layout, noted(layout)
 
 
 def noted(layout: Layout) -> Whole:
     """Return the notes of the end of a step."""
-    fixed, numbers = layout.note()
-    groups = {one.name: without_parameters(one.value) for one in layout.optimizers}
-    return Whole(1, groups, pickle.dumps({}), fixed, numbers, layout.on_host())
+    whole = layout.note(1)
+    assert whole is not None
+    return whole
 
 
 def kept(layout: Layout, whole: Whole) -> dict[str, float]:
@@ -91,20 +92,143 @@ def test_tensors_that_take_the_place_of_others_are_kept(wrapper: str) -> None:
 
     module = Statistics()
     wrapped = module if wrapper == "none" else checkpoint_wrapper(module)
-    layout = Layout(load_torch(), stepped(module, torch.nn.Sequential(wrapped)))
-    assert layout.read()
-    before = noted(layout)
+    layout, before = laid_out(stepped(module, torch.nn.Sequential(wrapped)))
     module.mean = module.mean + 1
     module.large = module.large + 2
     module.frozen.weight.data = torch.full((1, 2), 3.0)
-    assert versions(before.fixed.values()) == before.versions
-    assert layout.read()
-    found = kept(layout, noted(layout))
+    after = noted(layout)
+    found = kept(layout, after)
     assert (1.0, 0.0, 2.0) == (found["0.mean"], found["0.other"], found["0.large"])
     assert 3.0 == found["frozen.weight"]
-    assert 0.0 == kept(layout, before)["0.large"]
-    module.large.data = torch.ones(LARGE)
-    assert versions(noted(layout).fixed.values()) != before.versions
+    assert (0.0, 0.0) == (kept(layout, before)["0.large"], kept(layout, before)["0.mean"])
+    assert "" == layout.changed(after, is_left=False)
+
+
+def _weight(state: dict[str, Any]) -> Any:
+    return state["model"].layer.weight
+
+
+def _in_place(state: dict[str, Any]) -> str:
+    with torch.no_grad():
+        _weight(state).add_(1.0)
+    return "model.layer.weight was changed outside"
+
+
+def _through_data(state: dict[str, Any]) -> str:
+    _weight(state).data.add_(1.0)
+    return "model.layer.weight was changed through .data outside"
+
+
+def _with_other_memory(state: dict[str, Any]) -> str:
+    _weight(state).data = _weight(state).data.clone()
+    return "model.layer.weight has got other memory outside"
+
+
+def _of_an_optimizer(state: dict[str, Any]) -> str:
+    state["optimizer"].state[_weight(state)]["momentum_buffer"].zero_()
+    return "optimizer.state.layer.weight.momentum_buffer was changed outside"
+
+
+def _of_an_optimizer_through_data(state: dict[str, Any]) -> str:
+    state["optimizer"].state[_weight(state)]["momentum_buffer"].data.add_(1)
+    return "optimizer.state.layer.weight.momentum_buffer was changed through .data outside"
+
+
+def _of_a_large_buffer(state: dict[str, Any]) -> str:
+    state["model"].large[7] = 1.0
+    return "model.large was changed outside"
+
+
+def _another_parameter(state: dict[str, Any]) -> str:
+    state["model"].layer.weight = torch.nn.Parameter(torch.ones(1, 2))
+    return "model.layer.weight was replaced by another tensor"
+
+
+CHANGES = [
+    *(_in_place, _through_data, _with_other_memory, _of_an_optimizer, _of_an_optimizer_through_data),
+    *(_of_a_large_buffer, _another_parameter),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_state_that_was_changed_since_its_step_is_not_shown_to_be_whole(
+    change: Callable[[dict[str, Any]], str],
+) -> None:
+    """Averaged weights in an evaluation, a step by hand, optimizers without hooks; the tensor is named."""
+    state = stepped(Statistics())
+    layout, whole = laid_out(state)
+    assert "" == layout.changed(whole, is_left=False)
+    words = change(state)
+    assert layout.changed(whole, is_left=False).startswith(words)
+
+
+def test_a_state_that_was_put_back_exactly_is_whole_unless_that_was_counted() -> None:
+    """As averaged weights are taken away after an evaluation."""
+    state = stepped(Statistics())
+    layout, whole = laid_out(state)
+    before = _weight(state).detach().clone()
+    _weight(state).data.fill_(0)
+    assert layout.changed(whole, is_left=False)
+    _weight(state).data.copy_(before)
+    assert "" == layout.changed(whole, is_left=False)
+
+
+def test_a_gpu_that_is_behind_its_program_is_judged_by_its_content() -> None:
+    """The program has counted the changes of the next step already, which was looked at before."""
+    state = stepped(Statistics())
+    layout, whole = laid_out(state)
+    before = _weight(state).detach().clone()
+    with torch.no_grad():
+        _weight(state).add_(1.0)
+    assert layout.changed(whole, is_left=True).startswith("model.layer.weight was changed through .data")
+    with torch.no_grad():
+        _weight(state).copy_(before)
+    assert "" == layout.changed(whole, is_left=True)
+    assert layout.counted(whole).startswith("model.layer.weight was changed")
+
+
+def test_small_buffers_may_change_before_the_next_step() -> None:
+    """As counters of batch norms do; what is kept is what they were."""
+    state = stepped(Statistics())
+    layout, whole = laid_out(state)
+    state["model"].mean.add_(5)
+    state["seen"].data.add_(5)
+    assert "" == layout.changed(whole, is_left=False)
+    tensors, _ = layout.content(whole)
+    assert [0.0, 0.0] == tensors["model.mean"].tolist()
+    assert [0.0, 0.0, 0.0] == tensors["seen"].tolist()
+
+
+def test_values_of_optimizers_that_are_no_tensors_are_those_of_the_step() -> None:
+    """A count of steps that an optimizer of somebody's own has; also a list that it goes on with."""
+    state = stepped(Statistics())
+    own = state["optimizer"].state[_weight(state)]
+    own["count"] = 7
+    layout, whole = laid_out(state)
+    own["count"] += 1
+    assert 7 == layout.content(whole)[0]["optimizer.state.layer.weight.count"]
+    assert 8 == layout.content(noted(layout))[0]["optimizer.state.layer.weight.count"]
+
+
+def test_of_many_states_of_optimizers_a_sample_is_compared() -> None:
+    """Those that are not compared are kept as they are, and none may be another tensor."""
+    module = Statistics()
+    module.layer = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(1)) for _ in range(5000)])
+    optimizer = torch.optim.SGD(module.layer.parameters(), lr=0.1, momentum=0.9)
+    for parameter in module.layer:
+        parameter.grad = torch.ones(1)
+    optimizer.step()
+    layout, whole = laid_out({"model": module, "optimizer": optimizer})
+    tensors, _ = layout.content(whole)
+    assert 5000 == sum(name.startswith("optimizer.") for name in tensors)
+    assert "" == layout.changed(whole, is_left=False)
+    with torch.no_grad():
+        module.layer[1].add_(1.0)
+    assert "model.layer.1 was changed" in layout.changed(whole, is_left=False)
+    whole = noted(layout)
+    optimizer.state[module.layer[1]]["momentum_buffer"] = torch.zeros(1)
+    words = "optimizer.state.layer.1.momentum_buffer was replaced by another tensor"
+    assert words == layout.changed(whole, is_left=False)
 
 
 def test_a_module_that_gets_other_tensors_needs_another_layout() -> None:
@@ -112,35 +236,153 @@ def test_a_module_that_gets_other_tensors_needs_another_layout() -> None:
     for change in (
         lambda module: module.register_buffer("more", torch.zeros(1)),
         lambda module: setattr(module, "mean", torch.zeros(3)),
+        lambda module: setattr(module, "mean", torch.zeros(2, dtype=torch.float64)),
         lambda module: setattr(module, "mean", None),
         lambda module: setattr(module, "later", torch.zeros(1)),
         lambda module: module.add_module("more", torch.nn.Linear(1, 1)),
     ):
         module = Statistics()
-        layout = Layout(load_torch(), stepped(module))
-        assert layout.read()
+        state = stepped(module)
+        layout, _ = laid_out(state)
+        assert layout.follows(state)
         change(module)
-        assert not layout.read()
+        assert not (layout.follows(state) and layout.note(2) is not None)
 
 
-def test_a_parameter_that_no_optimizer_updates_any_more_is_not_kept() -> None:
-    """The module has another one."""
-    module = Statistics()
-    layout = Layout(load_torch(), stepped(module))
-    module.layer.weight = torch.nn.Parameter(torch.ones(1, 2))
-    with pytest.raises(UnfitStateError, match=r"model\.layer\.weight was replaced by another tensor"):
-        layout.content(noted(layout))
+def test_objects_that_take_the_place_of_others_need_another_layout() -> None:
+    """A module, an optimizer, its groups or its state; a value or tensor may be another one."""
+    state = {**stepped(Statistics()), "more": {"epoch": 0, "best": torch.zeros(1)}}
+    layout, _ = laid_out(state)
+    state["more"]["epoch"] = 1
+    state["more"]["best"] = torch.ones(1)
+    assert layout.follows(state)
+    assert 1.0 == kept(layout, noted(layout))["more.best"]
+    assert 1 == layout.rest()["more.epoch"]
+    more = torch.nn.Parameter(torch.ones(1))
+    changes: list[Callable[[Any], Any]] = [
+        lambda state: state["optimizer"].add_param_group({"params": [more]}),
+        lambda state: state["optimizer"].param_groups[0]["params"].pop(),
+        lambda state: state["optimizer"].load_state_dict(state["optimizer"].state_dict()),
+        lambda state: state["optimizer"].state[_weight(state)].update(more=torch.zeros(1)),
+        lambda state: state["optimizer"].state.clear(),
+        lambda state: state.update(model=Statistics()),
+        lambda state: state.update(late=torch.zeros(1)),
+        lambda state: state["more"].update(epoch=torch.zeros(1)),
+        lambda state: state["more"].update(epoch=torch.nn.Linear(1, 1)),
+    ]
+    for change in changes:
+        state = {**stepped(Statistics()), "more": {"epoch": 0, "best": torch.zeros(1)}}
+        layout, _ = laid_out(state)
+        assert layout.follows(state)
+        change(state)
+        assert not layout.follows(state)
+
+
+def test_a_new_dict_with_the_same_objects_needs_no_other_layout() -> None:
+    """As programs make one for each call; its tensors and values count."""
+    state = {**stepped(Statistics()), "epoch": 1, "more": {"deep": {"best": torch.zeros(1)}}}
+    layout, _ = laid_out(state)
+    again = {**state, "epoch": 2, "seen": torch.ones(3), "more": {"deep": {"best": torch.full((1,), 4.0)}}}
+    assert layout.follows(again)
+    found = kept(layout, noted(layout))
+    assert (1.0, 4.0) == (found["seen"], found["deep.best"])
+    assert {"epoch": 2} == layout.rest()
+    again["more"]["deep"] = {"best": torch.full((1,), 5.0)}
+    assert layout.follows(again)
+    assert 5.0 == kept(layout, noted(layout))["deep.best"]
+    assert not layout.follows({**again, "model": Statistics()})
+    assert not layout.follows({name: one for name, one in again.items() if name != "epoch"})
 
 
 def test_a_state_that_is_not_in_tensors_of_modules_is_not_kept() -> None:
-    """No step shows how it changes."""
-    with pytest.raises(UnfitStateError, match=r"^model\._extra_state is no parameter or buffer"):
-        Layout(load_torch(), stepped(WithExtraState()))
-    module = Quantized()
-    layout = Layout(load_torch(), stepped(module))
-    assert layout.read()
-    assert 0.0 == kept(layout, noted(layout))["model.made"]
-    layout = Layout(load_torch(), stepped(module))
-    module.made = torch.ones(2)
-    with pytest.raises(UnfitStateError, match=r"^model\.made changes, and is no parameter or buffer"):
-        layout.read()
+    """Nothing shows how it changes."""
+    for kind, name in ((WithExtraState, "_extra_state"), (Quantized, "made")):
+        with pytest.raises(UnfitStateError, match=rf"^model\.{name} is no parameter or buffer"):
+            Layout(load_torch(), stepped(kind()))
+
+
+def test_a_tensor_that_is_not_its_memory_alone_is_not_kept() -> None:
+    """Sparse ones, and those around other tensors."""
+    sparse = torch.sparse_coo_tensor([[0]], [1.0], (4,), check_invariants=True)
+    with pytest.raises(UnfitStateError, match=r"^sparse is a Tensor, and no plain tensor"):
+        Layout(load_torch(), {**stepped(Statistics()), "sparse": sparse})
+
+
+def test_parameters_that_are_not_finite_are_no_state() -> None:
+    """A training cannot go on from it; other tensors may have such values, as masks do."""
+    state = stepped(Statistics())
+    layout, whole = laid_out(state)
+    tensors, _ = layout.content(whole)
+    layout.check({**tensors, "model.mean": torch.tensor([torch.inf])})
+    with pytest.raises(UnfitStateError, match=r"^model\.layer\.bias is not finite"):
+        layout.check({**tensors, "model.layer.bias": torch.tensor([torch.nan])})
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.zeros(64),
+        torch.zeros(1000),
+        torch.zeros(4, 4).t(),
+        torch.zeros(9, 9)[:, ::3],
+        torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.zeros(()),
+        torch.zeros(3, dtype=torch.complex64).conj(),
+        torch.zeros(3, dtype=torch.bool),
+        torch.zeros(5).to(torch.float8_e4m3fn),
+        torch.full((3,), torch.nan),
+    ],
+    ids=str,
+)
+def test_a_sample_has_the_ends_of_a_tensor_of_any_form(tensor: Any) -> None:
+    """A change of its first or last element through .data is seen, and no other tensor is blamed."""
+    other = torch.zeros(100)
+    for place in (0, -1):
+        proof = Proof(torch, ["other", "tensor"], [other, tensor])
+        fingerprint = proof.note()
+        assert "" == proof.differing(fingerprint)
+        index = tuple([place] * tensor.dim())
+        before = tensor.data[index].clone()
+        tensor.data[index] = torch.ones((), dtype=torch.float32).to(tensor.dtype)
+        assert proof.differing(fingerprint).startswith("tensor was changed through .data")
+        assert "" == proof.counted(fingerprint)
+        tensor.data[index] = before
+        assert "" == proof.differing(fingerprint)
+
+
+def test_a_sample_is_spread_over_all_tensors() -> None:
+    """A change of all of them is seen, and that of the first or the last one; tensors may be empty."""
+    tensors = [torch.zeros(3) for _ in range(3 * SAMPLED)]
+    proof = Proof(torch, [f"t{number}" for number in range(len(tensors))], tensors)
+    fingerprint = proof.note()
+    assert 3 * 4 * SAMPLED == len(fingerprint.sample)
+    for number in (0, -1):
+        tensors[number].data.add_(1)
+        assert proof.differing(fingerprint).startswith(f"t{number % len(tensors)} was changed")
+        tensors[number].data.sub_(1)
+    tensors[1].data = torch.zeros(3)
+    assert not proof.is_stale
+    assert proof.counted(fingerprint).startswith("t1 has got other memory")
+    tensors[0].data = torch.zeros(3)
+    assert proof.is_stale
+    empty = Proof(torch, ["none"], [torch.zeros(0)])
+    assert "" == empty.differing(empty.note())
+
+
+def test_a_snapshot_has_tensors_of_any_form() -> None:
+    """As they were."""
+    tensors = [
+        torch.arange(3, dtype=torch.int16), torch.arange(6.0).view(2, 3).t(), torch.tensor(2.0),
+        torch.zeros(0, 2), torch.tensor([True]), torch.tensor([1 + 2j]).conj(),
+    ]  # fmt: skip
+    snapshot = Snapshot(torch, tensors)
+    before = [one.clone() for one in tensors]
+    taken = snapshot.take()
+    for one in tensors:
+        one.data.zero_()
+    for found, one in zip(snapshot.tensors(taken), before, strict=True):
+        assert torch.equal(found, one)
+        assert found.dtype == one.dtype
+    assert 0.0 == float(snapshot.tensors(snapshot.take())[1].abs().sum())
+    tensors[0].data = torch.ones(3, dtype=torch.int16)
+    assert snapshot.is_stale

@@ -161,7 +161,9 @@ def test_tensors_of_all_dtypes_come_back(lib: Torch, tmp_path: Path, dtype: Any)
         assert one.contiguous().flatten().view(torch.uint8).tolist() == (
             loaded[name].contiguous().flatten().view(torch.uint8).tolist()
         )
-    assert {"seen": 20} == unpickled(lib, source.owns())
+    own = source.owns()
+    assert isinstance(own, bytes)
+    assert {"seen": 20} == unpickled(lib, own)
 
 
 def test_a_copy_that_is_written_again_does_not_count_until_it_is_sealed(lib: Torch, tmp_path: Path) -> None:

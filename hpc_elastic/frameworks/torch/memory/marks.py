@@ -72,13 +72,14 @@ class Marks(Generic[Value]):
         Args:
             new: returns a mark at this place.
         """
-        if self.is_unchanged:
-            self._noted[-1].left = new()
+        noted = self.unchanged
+        if noted is not None:
+            noted.left = new()
 
     @property
-    def is_unchanged(self) -> bool:
-        """Whether the program has noted a step and not come to change the state since."""
-        return bool(self._noted) and self._noted[-1].left is None
+    def unchanged(self) -> Noted[Value] | None:
+        """The newest step that was noted, if the program has not come to change the state since."""
+        return self._noted[-1] if self._noted and self._noted[-1].left is None else None
 
     def wait(self) -> None:
         """Wait until the device has ended the newest step that was noted."""

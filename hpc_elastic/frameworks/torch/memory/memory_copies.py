@@ -1,6 +1,8 @@
 """A copy of each rank's part of the state in its node's memory, made ahead of faults.
 
-For states that no other rank holds: sharded ones (FSDP, tensor parallel), and those on GPUs. A rank copies
+For states that no other rank holds: sharded ones (FSDP, tensor parallel), and those on GPUs. Where every rank
+keeps its state at a fault, copies are made more rarely: they stand in for a state that cannot be kept, as
+between the step of an optimizer and the end of the loop's step. A rank copies
 its part into one of two files in turns, which stay mapped, so one copy is whole at any moment. A copy is
 sealed in the background. A rank begins the next copy when all ranks have sealed the last one, so there is
 always a step of which all ranks have a copy. With second copies on other nodes it also waits for those.
@@ -35,6 +37,7 @@ from hpc_elastic.named_tuple import NamedTuple
 
 logger = logging.getLogger(__name__)
 SHARE = 0.0075  # of the time that copies may block; measured, all of their work takes a hundredth then
+BESIDE = 0.1  # of that share, where all ranks keep their state at a fault
 _GUESS = 1e9  # bytes copied per second, as long as it was not measured
 _EXCHANGE_S = 0.0005  # that ranks need to agree on the next copy, if none is late
 _END_S = 5.0  # for the checksum of the last copy
@@ -147,7 +150,7 @@ class MemoryCopies:
         Args:
             step: steps done.
             state: of the training.
-            is_rescued: this rank keeps its state when another one fails; no copy is needed if all ranks do.
+            is_rescued: this rank keeps its state when another one fails; if all ranks do, copies are rare.
         """
         if self._is_over or step < self._next:
             return
@@ -159,15 +162,14 @@ class MemoryCopies:
         if isinstance(error, Exception):
             self._problem = error
         train = self._seen(state)
-        is_needed = self._is_reserved or not is_rescued
-        if not self._agreed(step, is_needed=is_needed, is_busy=is_busy) or train is None:
+        if not self._agreed(step, is_rescued=is_rescued, is_busy=is_busy) or train is None:
             return
         began = self._clock.monotonic()
         if self._is_reserved:
             self._copy(step, train)
             self._cost_s = self._clock.monotonic() - began + _EXCHANGE_S
         else:
-            self._is_reserved = True
+            self._is_reserved, self._next = True, step + 1  # a fault may come before an interval is over
             size = self._size
             self._background.start(lambda: self._reserve(size))
         self._since = (step, self._clock.monotonic())
@@ -186,23 +188,24 @@ class MemoryCopies:
             return None
         return train
 
-    def _agreed(self, step: int, *, is_needed: bool, is_busy: bool) -> bool:
+    def _agreed(self, step: int, *, is_rescued: bool, is_busy: bool) -> bool:
         """Tell the other ranks how it stands, and plan the next copy; return whether to go on."""
         begun, since = self._since
         step_s = (self._clock.monotonic() - since) / max(1, step - begun)
         fatal = self._problem is not None and not isinstance(self._problem, NotFiniteError)
         is_sending, not_sent = (False, False) if self._replicas is None else self._replicas.look()
         at_work = is_busy or is_sending
-        mine = [is_needed, self._problem is not None, fatal, at_work, not_sent, self._cost_s, -step_s]
+        mine = [not is_rescued, self._problem is not None, fatal, at_work, not_sent, self._cost_s, -step_s]
         found = self._ranks.greatest([float(one) for one in mine])
-        needed, failed, fatal_of_any, any_is_busy, any_not_sent, cost_s, least = found
-        if not needed or fatal_of_any:
+        alone, failed, fatal_of_any, any_is_busy, any_not_sent, cost_s, least = found
+        share = self._share * (1.0 if alone else BESIDE)
+        if fatal_of_any:
             self._give_up()
             return False
         if any_not_sent and self._replicas is not None:
             self._replicas.give_up()
         if any_is_busy:  # the next copy could be the only whole one, and the loop would wait
-            self._next = step + steps_between(_EXCHANGE_S, -least, self._share)
+            self._next = step + steps_between(_EXCHANGE_S, -least, share)
             return False
         if failed:
             logger.info(
@@ -211,7 +214,7 @@ class MemoryCopies:
         elif self._written is not None:
             self._count(self._written)
         self._problem = self._written = None
-        self._next = step + steps_between(cost_s, -least, self._share)
+        self._next = step + steps_between(cost_s, -least, share)
         return True
 
     def _count(self, step: int) -> None:

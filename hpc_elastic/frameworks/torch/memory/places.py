@@ -6,10 +6,10 @@ tensor after each step. PyTorch's states have the tensors of one moment, by name
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hpc_elastic.frameworks.torch.train_state import Torch
+from hpc_elastic.frameworks.torch.train_state import State, Torch
 from hpc_elastic.frameworks.torch.trees import Entry
 from hpc_elastic.named_tuple import NamedTuple
 
@@ -19,18 +19,21 @@ class TensorPlace(NamedTuple):
 
     Attributes:
         name: the way to it in its module, with wrappers.
-        owner: the tensors by key, of one module inside.
+        owner: the tensors by key, of one module inside; or a part of an optimizer's state.
         key: of the tensor.
     """
 
     name: str
-    owner: Mapping[str, Any]
-    key: str
+    owner: Any
+    key: Any
 
     @property
     def value(self) -> Any:
         """The tensor that stands there now; None without one."""
-        return self.owner.get(self.key)
+        try:
+            return self.owner[self.key]
+        except (KeyError, IndexError):
+            return None
 
 
 def places_of(lib: Torch, entries: Iterable[Entry], tensors: Mapping[str, Any]) -> dict[str, TensorPlace]:
@@ -89,25 +92,84 @@ def _is_within(parts: list[str], of: list[str]) -> bool:
     return all(part in left for part in parts)
 
 
-class Census:
-    """The number of tensors and modules in modules: a state has other names when it changes.
+class Objects:
+    """The objects of a training, and all that holds their tensors: another layout is needed when it changes.
 
     Args:
-        lib: PyTorch's modules.
-        entries: the objects of the state.
+        torch: PyTorch.
+        state: of the training.
+        entries: its objects.
+        owners: what holds the values in the states of optimizers.
     """
 
-    def __init__(self, lib: Torch, entries: Iterable[Entry]) -> None:
-        modules = [one.value for one in entries if isinstance(one.value, lib.torch.nn.Module)]
-        self._collections = [
+    def __init__(self, torch: Any, state: State, entries: Sequence[Entry], owners: Iterable[Any]) -> None:
+        self.kinds = (torch.nn.Module, torch.optim.Optimizer, torch.Tensor)
+        self._live = {one.name: one.value for one in entries if isinstance(one.value, self.kinds[:2])}
+        self._kinds_of = {one.name: self._kind_of(one) for one in entries}
+        modules = [one for one in self._live.values() if isinstance(one, torch.nn.Module)]
+        self._optimizers = [one for one in self._live.values() if isinstance(one, torch.optim.Optimizer)]
+        self._empty = [place for one in modules for place in _places(one) if place.value is None]
+        collections = [
             owner
             for module in modules
             for inner in module.modules()
             for owner in (inner._parameters, inner._buffers, inner._modules)  # noqa: SLF001 - PyTorch's
         ]
+        groups = [group["params"] for one in self._optimizers for group in one.param_groups]
+        states = {id(owner): owner for owner in owners}.values()
+        self._collections = [*collections, *groups, *states, *(item for one in self._held() for item in one)]
         self._sizes = [*map(len, self._collections)]
-        self._empty = [place for module in modules for place in _places(module) if place.value is None]
+        self._held_before = self._held()
+        self.move(state, {one.name: one for one in entries})
 
-    def is_unchanged(self) -> bool:
-        """Tell whether there are as many as before."""
-        return [*map(len, self._collections)] == self._sizes and not any(map(_has_tensor, self._empty))
+    def _held(self) -> list[tuple[Any, Any]]:
+        """Return what optimizers have now: loading puts another one in its place."""
+        return [(one.state, one.param_groups) for one in self._optimizers]
+
+    def move(self, state: State, entries: Mapping[str, Entry]) -> None:
+        """Take note of the dict that has the objects now."""
+        self._state = state
+        owners = {id(one.owner): one.owner for one in entries.values()}
+        self._dicts = [*_inner(state, owners.keys())]
+        self._counts = [*map(len, owners.values())]
+        self._owners = [*owners.values()]
+        places = [one for one in entries.values() if not isinstance(one.value, self.kinds[2])]
+        self._raw = [(one.owner, one.key, one.owner[one.key], one.name in self._live) for one in places]
+
+    def are_in(self, state: State) -> bool:
+        """Tell whether the dict has the same objects at the same places, but for tensors and values."""
+        return (
+            state is self._state
+            and [*map(len, self._owners)] == self._counts
+            and all(owner.get(key) is inner for owner, key, inner in self._dicts)
+            and all(
+                owner.get(key) is one or (not is_live and type(owner.get(key)) is type(one))
+                for owner, key, one, is_live in self._raw
+            )
+        )
+
+    def are_alike(self, entries: Mapping[str, Entry]) -> bool:
+        """Tell whether the objects by name are those that they were."""
+        kinds = {one.name: self._kind_of(one) for one in entries.values()}
+        return kinds == self._kinds_of and all(entries[name].value is one for name, one in self._live.items())
+
+    def _kind_of(self, entry: Entry) -> list[bool]:
+        return [isinstance(entry.value, kind) for kind in self.kinds]
+
+    def are_unchanged(self) -> bool:
+        """Tell whether objects hold as many tensors as before."""
+        held = zip(self._held(), self._held_before, strict=True)
+        return (
+            [*map(len, self._collections)] == self._sizes
+            and all(now[0] is then[0] and now[1] is then[1] for now, then in held)
+            and not any(map(_has_tensor, self._empty))
+        )
+
+
+def _inner(state: Any, owners: Collection[int]) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield the places of dicts in a dict that have objects in them."""
+    for key, value in state.items():
+        inside = [*_inner(value, owners)] if isinstance(value, dict) else []
+        if inside or id(value) in owners:
+            yield state, key, value
+            yield from inside

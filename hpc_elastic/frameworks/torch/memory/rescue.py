@@ -1,8 +1,9 @@
 """The newest state of a training, kept in the node's memory when another rank has failed.
 
-In data-parallel training every rank holds the whole state, and it changes only in a step of an optimizer. So
-a rank whose peers are gone still holds the state of its last whole step. The agent asks for it by a pipe,
-which a thread reads while the main thread hangs in a collective; a program that ends by an exception keeps it
+In data-parallel training every rank holds the whole state, and from the end of a step it is the same until
+the next step of an optimizer. So a rank whose peers are gone still holds the state of its last whole step. It
+is kept if it is shown to be that one (`hpc_elastic.frameworks.torch.memory.proof`). The agent asks for it by a pipe, which
+a thread reads while the main thread hangs in a collective; a program that ends by an exception keeps it
 at its end. `hpc_elastic.frameworks.torch.memory.rescued` finds the states again.
 """
 
@@ -11,9 +12,9 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import pickle
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from hpc_elastic.clock import SystemClock
@@ -23,8 +24,6 @@ from hpc_elastic.frameworks.torch.memory.layout import (
     ShardedStateError,
     UnfitStateError,
     Whole,
-    versions,
-    without_parameters,
 )
 from hpc_elastic.frameworks.torch.memory.marks import Marks, Noted
 from hpc_elastic.frameworks.torch.memory.rescued import (
@@ -42,7 +41,6 @@ from hpc_elastic.frameworks.torch.rank_groups import RankGroups
 from hpc_elastic.frameworks.torch.train_state import (
     State,
     Torch,
-    TrainState,
     pickled,
 )
 from hpc_elastic.ids import Env
@@ -71,11 +69,11 @@ class Rescue:
         self.folder = os.path.dirname(channel.path)
         self._clock = SystemClock()
         self._lock = threading.Lock()
-        self._known: tuple[int, ...] = ()  # objects and sizes of groups that the layout is of
         self._layout: Layout | None = None
         self._hooked: dict[int, Any] = {}  # optimizers by identity, which they keep as long as they are here
         self._marks = Marks[tuple[Whole, Layout]]()
-        self._has_stepped = False  # an optimizer has told of a step
+        self._is_in_step = False  # of an optimizer; else a step has been made since the mark
+        self._unproven = ""  # why the newest step that was noted is not kept
         self._own = OwnFile(self.folder, place.round, place.rank)
         self._is_over = False
         self._pid = os.getpid()  # children of this process keep nothing
@@ -103,9 +101,9 @@ class Rescue:
             if self._layout is not None:
                 self._marks.leave(self._layout.mark)  # the values beside the tensors change now
             self._marks.wait()
-            train = TrainState(self._lib, state)
-            layout = self._layout_of(train)
-            self._marks.note((self._note(step, train, layout), layout), layout.mark())
+            whole, layout = self._noted(step, state)
+            self._marks.note((whole, layout), layout.mark())
+            self._unproven = ""
         except Exception as error:  # noqa: BLE001 - the training does not fail for it
             self._give_up(error)
             return
@@ -117,30 +115,31 @@ class Rescue:
         is_copied = isinstance(error, ShardedStateError)  # ahead of faults
         tell_not_kept(str(error), is_news=self._place.rank == 0 and not is_copied)
 
-    def _note(self, step: int, state: TrainState, layout: Layout) -> Whole:
-        fixed, numbers = layout.note()
-        rest = pickle.dumps(layout.rest(state))
-        groups = {one.name: without_parameters(one.value) for one in layout.optimizers}
+    def _noted(self, step: int, state: State) -> tuple[Whole, Layout]:
+        """Return the notes of the end of a step, and the layout that they are of."""
+        layout = self._layout
+        whole = layout.note(step) if layout is not None and layout.follows(state) else None
+        if layout is None or whole is None:
+            layout = self._layout = Layout(self._lib, state)  # the notes of before have their own
+            for entry in layout.optimizers:
+                self._hook(entry.value)
+            whole = layout.note(step)
+        if whole is None:
+            raise UnfitStateError("tensors of the state change while it is looked at")
         if not layout.is_alike:
-            self._own.write(step, rest)
-        return Whole(step, groups, rest, fixed, numbers, layout.on_host())
+            self._own.write(step, whole.rest)
+        return whole, layout
 
-    def _layout_of(self, state: TrainState) -> Layout:
-        torch = self._lib.torch
-        kinds = torch.nn.Module | torch.optim.Optimizer | torch.Tensor
-        objects = [one.value for one in state.entries if isinstance(one.value, kinds)]
-        groups = [one.param_groups for one in objects if isinstance(one, torch.optim.Optimizer)]
-        sizes = [
-            len(group["params"]) for found in groups for group in found
-        ]  # they grow as layers are unfrozen
-        known = (*map(id, objects), *sizes)
-        if self._layout is None or known != self._known or not self._layout.read():
-            self._layout, self._known = Layout(self._lib, state), known  # the notes of before have their own
-            for entry in self._layout.optimizers:
-                if id(entry.value) not in self._hooked:
-                    entry.value.register_step_pre_hook(self._begin)
-                    self._hooked[id(entry.value)] = entry.value
-        return self._layout
+    def _hook(self, optimizer: Any) -> None:
+        """Have an optimizer tell of its steps; that of one which cannot is seen in its parameters."""
+        if id(optimizer) not in self._hooked:
+            self._hooked[id(optimizer)] = optimizer
+            with suppress(AttributeError):  # it was not made by PyTorch's class
+                optimizer.register_step_pre_hook(self._begin)
+                optimizer.register_step_post_hook(self._end)
+
+    def _end(self, *_: Any) -> None:
+        self._is_in_step = False
 
     def _begin(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Take note that an optimizer begins a step: after its closure, which computes the gradients.
@@ -167,16 +166,26 @@ class Rescue:
 
         The other ranks may still be there: then steps follow each other faster than a large state is written.
         """
-        if self._marks.is_unchanged:
+        if self._marks.unchanged is not None:
             with self._lock:  # of `keep`
                 pass
         if self._layout is None or self._is_over:
             return
-        self._has_stepped = True
+        self._is_in_step = True
         try:
+            self._check_before_a_step()
             self._marks.leave(self._layout.mark)
         except Exception as error:  # noqa: BLE001 - the training does not fail for it
             self._give_up(error)
+
+    def _check_before_a_step(self) -> None:
+        """Forget a step that was changed since, as a GPU that is behind shows that no more."""
+        noted = self._marks.unchanged
+        if noted is not None and self._layout is not None and self._layout.device is not None:
+            whole, layout = noted.value
+            self._unproven = layout.counted(whole)
+            if self._unproven:
+                self._marks.forget()
 
     @property
     def is_able(self) -> bool:
@@ -198,15 +207,14 @@ class Rescue:
             until = self._clock.monotonic() + wait_s
             while not self._is_over:
                 try:
-                    is_torn = not self._kept()
+                    why_not = self._kept()
                 except Exception as error:  # noqa: BLE001 - the process ends anyway
                     logger.warning("%s: the state was not kept: %s", SAYS, str(error).split("\n", 1)[0])
                     break
-                if not is_torn:
+                if not why_not:
                     break
                 if self._clock.monotonic() >= until:
-                    why = "an optimizer was in the middle of a step"
-                    logger.warning("%s: the state was not kept: %s", SAYS, why)
+                    logger.warning("%s: the state was not kept: %s", SAYS, why_not)
                     break
                 self._clock.sleep(_LOOK_S)
             self.stop()
@@ -222,8 +230,8 @@ class Rescue:
             is_behind = self._layout is not None and self._layout.device is not None
             self.keep(TORN_S if is_behind else 0.0)
 
-    def _kept(self) -> bool:
-        """Keep the state if there is one that is new; return whether it was whole.
+    def _kept(self) -> str:
+        """Keep the state if there is one that is new; return why it is not shown to be whole, if it is not.
 
         Raises:
             HpcElasticError: it cannot be kept.
@@ -231,28 +239,38 @@ class Rescue:
         """
         noted = self._marks.newest()
         if noted is None:
-            return True  # nothing is new
+            return self._unproven  # nothing is new, or it was changed
         whole, layout = noted.value
-        if layout.device is not None and not self._has_stepped:
-            raise UnfitStateError("no step of an optimizer was noticed")
-        if not _is_whole(noted):
-            return False
+        with layout.aside():
+            why_not = self._why_not(noted)
+        if why_not:
+            return why_not
         place = self._place._replace(step=whole.step, is_alike=layout.is_alike)
         with one_at_a_time(self.folder):
             remove_unfinished(self.folder)
             if any(one.round == place.round and one.step >= place.step for one in found_in(self.folder)):
-                return True  # another rank of this node has it
+                return ""  # another rank of this node has it
             check_room(self.folder, layout.size())
             began = self._clock.monotonic()
-            if not self._written(place, noted):
-                return False
+            why_not = self._written(place, noted)
+            if why_not:
+                return why_not
         took_s = self._clock.monotonic() - began
         what = f"the state of step {place.step} is kept in this node's memory"
         logger.warning("%s: %s, in %.3f s", SAYS, what, took_s)
-        return True
+        return ""
 
-    def _written(self, place: Rescued, noted: Noted[tuple[Whole, Layout]]) -> bool:
-        """Write the state to its file; return whether it was whole until it was written.
+    def _why_not(self, noted: Noted[tuple[Whole, Layout]]) -> str:
+        """Return why a state is not shown to be that of its step; empty: it is."""
+        whole, layout = noted.value
+        if noted.is_whole():
+            return layout.changed(whole, is_left=noted.left is not None)
+        if self._is_in_step:
+            return "an optimizer was in the middle of a step"
+        return f"an optimizer had made the step after step {whole.step}, and the loop had not told its end"
+
+    def _written(self, place: Rescued, noted: Noted[tuple[Whole, Layout]]) -> str:
+        """Write the state to its file; return why it was not whole until it was written, if it was not.
 
         Raises:
             UnfitStateError: it has parameters that are not finite.
@@ -265,14 +283,15 @@ class Rescue:
             with layout.aside():
                 tensors, own = layout.content(whole)
                 content, values_at, end = slot.write(tensors, pickled(self._lib, own))
-            if not _is_whole(noted):
-                return False
+                why_not = self._why_not(noted)
+            if why_not:
+                return why_not
             layout.check({piece.name: slot.view(piece) for piece in content.pieces})
             slot.seal(Copied("", "00" * TOKEN_BYTES, *place[:4], end), values_at)
             os.rename(slot.path, path)
         finally:
             slot.remove()
-        return True
+        return ""
 
 
 def tell_not_kept(reason: str, *, is_news: bool) -> None:
@@ -311,8 +330,3 @@ def steps_as_torch(optimizer: Any) -> bool:
     That changes tensors nowhere else, and nothing before its closure has returned.
     """
     return getattr(type(optimizer).step, "__module__", "").startswith("torch.optim.")
-
-
-def _is_whole(noted: Noted[tuple[Whole, Layout]]) -> bool:
-    whole, _ = noted.value
-    return noted.is_whole() and versions(whole.fixed.values()) == whole.versions

@@ -1,0 +1,192 @@
+"""The proof that tensors are those that they were at the end of a step.
+
+PyTorch counts the changes of each tensor, but not those through ``.data``, of which optimizers, averaged
+weights and manual updates make use. So a sample of the content is noted beside the counters, in one call for
+all tensors, and the place in memory. A change through ``.data`` in place is not seen if it touches no element
+of the sample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from operator import methodcaller, ne
+from typing import Any
+
+from hpc_elastic.named_tuple import NamedTuple
+
+SAMPLED = 256  # tensors, spread evenly over all of them
+RUNS = 4  # in each of those, spread evenly over its elements
+RUN = 16  # elements of a run
+_LOOSE = 16  # single elements of a tensor that does not lie in one piece
+_data_ptr = methodcaller("data_ptr")
+
+
+class Fingerprint(NamedTuple):
+    """The tensors at one moment.
+
+    Attributes:
+        versions: their numbers of changes.
+        places: of their memory; read anew where a tensor of the sample has moved.
+        sample: a part of their content, on their device.
+    """
+
+    versions: list[int]
+    places: list[int]
+    sample: Any
+
+
+class Proof:
+    """Tells whether tensors have changed.
+
+    Args:
+        torch: PyTorch.
+        names: of the tensors.
+        tensors: plain ones, on one device.
+    """
+
+    def __init__(self, torch: Any, names: Sequence[str], tensors: Sequence[Any]) -> None:
+        self._torch = torch
+        self._names, self._tensors = names, tensors
+        self._version_of = torch.Tensor._version.__get__  # noqa: SLF001 - PyTorch's, for this
+        self._places = addresses(tensors)
+        chosen = spread(range(len(tensors)), SAMPLED, SAMPLED)
+        self._chosen = [tensors[one] for one in chosen]
+        self._chosen_places = [self._places[one] for one in chosen]
+        self._pieces: list[Any] = []
+        self._owners: list[int] = []  # the tensor of each piece
+        for one in chosen:
+            found = list(_pieces(torch, tensors[one]))
+            self._pieces += found
+            self._owners += [one] * len(found)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether tensors of the sample have got other memory, so that another proof is needed."""
+        return addresses(self._chosen) != self._chosen_places
+
+    def note(self) -> Fingerprint:
+        """Note how the tensors are now; work on a GPU is not waited for."""
+        return Fingerprint(self._versions(), self._places, self._sample())
+
+    def _versions(self) -> list[int]:
+        return [*map(self._version_of, self._tensors)]
+
+    def _sample(self) -> Any:
+        return joined(self._torch, self._pieces)
+
+    def counted(self, noted: Fingerprint) -> str:
+        """Return which tensor has counted a change or got other memory since; empty: none has."""
+        counted = self._first(map(ne, self._versions(), noted.versions))
+        if counted:
+            return f"{counted} was changed outside the step of an optimizer"
+        moved = self._first(map(ne, addresses(self._tensors), noted.places))
+        return f"{moved} has got other memory outside the step of an optimizer" if moved else ""
+
+    def differing(self, noted: Fingerprint) -> str:
+        """Return which tensor has another content in the sample; empty: none has. Waits for a GPU."""
+        now = self._sample()
+        if now is None or self._torch.equal(now, noted.sample):
+            return ""
+        place = int((now != noted.sample).nonzero()[0])
+        ends = accumulate(map(len, self._pieces))
+        number = next(one for one, end in zip(self._owners, ends, strict=True) if place < end)
+        return f"{self._names[number]} was changed through .data outside the step of an optimizer"
+
+    def _first(self, found: Iterable[bool]) -> str:
+        return next((name for name, is_other in zip(self._names, found, strict=True) if is_other), "")
+
+
+class Snapshot:
+    """Copies tensors as they are at one moment, in one call.
+
+    Args:
+        torch: PyTorch.
+        tensors: plain ones, on one device.
+    """
+
+    def __init__(self, torch: Any, tensors: Sequence[Any]) -> None:
+        self._torch, self._tensors = torch, tensors
+        self._places = addresses(tensors)
+        self._forms = [(one.shape, one.dtype) for one in tensors]
+        self._pieces = [_flat(torch, one) for one in tensors]
+        self._loose = [number for number, one in enumerate(tensors) if not one.is_contiguous()]
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether tensors have got other memory, so that another snapshot is needed."""
+        return addresses(self._tensors) != self._places
+
+    def take(self) -> Any:
+        """Return the bytes of all tensors in a new tensor; work on a GPU is not waited for."""
+        for number in self._loose:
+            self._pieces[number] = _flat(self._torch, self._tensors[number])
+        return joined(self._torch, self._pieces)
+
+    def tensors(self, taken: Any) -> list[Any]:
+        """Return the tensors that were copied."""
+        found, at = [], 0
+        for shape, dtype in self._forms:
+            size = math.prod(shape) * dtype.itemsize
+            found.append(taken[at : at + size].clone().view(dtype).view(shape))
+            at += size
+        return found
+
+
+def addresses(tensors: Iterable[Any]) -> list[int]:
+    """Return the places of tensors in memory."""
+    return [*map(_data_ptr, tensors)]
+
+
+def joined(torch: Any, pieces: Sequence[Any]) -> Any:
+    """Return a copy of all bytes in pieces of one device; None without any."""
+    with torch.no_grad():
+        return torch.cat(pieces) if pieces else None
+
+
+def _plain(torch: Any, tensor: Any) -> Any:
+    """Return a tensor whose elements are those in its memory, outside of the program's gradients."""
+    tensor = tensor.detach()
+    tensor = tensor.conj() if tensor.is_conj() else tensor
+    return torch._neg_view(tensor) if tensor.is_neg() else tensor  # noqa: SLF001 - the only name
+
+
+def _flat(torch: Any, tensor: Any) -> Any:
+    """Return the bytes of a tensor; of one that does not lie in one piece, or is conjugated, a copy."""
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return flat.view(-1).view(torch.uint8)
+
+
+def spread(items: Sequence[Any], most: int, chosen: int) -> Sequence[Any]:
+    """Return all items, or some evenly if there are too many, with the first and the last one.
+
+    Args:
+        items: to choose from.
+        most: so many are returned as they are.
+        chosen: how many of more items are returned.
+    """
+    if len(items) <= most:
+        return items
+    return [items[number * (len(items) - 1) // (chosen - 1)] for number in range(chosen)]
+
+
+def _pieces(torch: Any, tensor: Any) -> Iterator[Any]:
+    """Yield bytes of a tensor that are read anew each time, since they are its memory."""
+    tensor, count = _plain(torch, tensor), tensor.numel()
+    if not count:
+        return
+    if not tensor.is_contiguous():
+        for number in spread(range(count), _LOOSE, _LOOSE):
+            at = tensor.storage_offset()
+            for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+                number, place = divmod(number, size)  # noqa: PLW2901 - of the inner dimensions first
+                at += place * stride
+            yield tensor.as_strided((1,), (1,), at).view(torch.uint8)
+        return
+    flat = tensor.view(-1)
+    if count <= RUNS * RUN:
+        yield flat.view(torch.uint8)
+        return
+    for begin in spread(range(count - RUN + 1), RUNS, RUNS):
+        yield flat[begin : begin + RUN].view(torch.uint8)
