@@ -5,10 +5,9 @@ Runs in the workers' interpreter, with the standard library alone.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any, Final
 
 from hpc_elastic.named_tuple import NamedTuple
@@ -25,18 +24,13 @@ class Generators(NamedTuple):
         python: the state of ``random``.
         is_numpy_seeded: whether NumPy's has been given a seed or a state.
         torch: the seed of PyTorch's.
+        is_numpy_drawn: whether numbers have been drawn from NumPy's since it was made.
     """
 
     python: Any = None
     is_numpy_seeded: bool = False
     torch: int | None = None
-
-
-def load_random() -> None:
-    """Load Python's own ``random``, none of the user's, so that a seed that an import sets is seen."""
-    spec = importlib.util.find_spec("random")
-    if spec is not None and os.path.dirname(spec.origin or "") == os.path.dirname(os.__file__):
-        importlib.import_module("random")
+    is_numpy_drawn: bool = False
 
 
 def generators() -> Generators:
@@ -47,14 +41,22 @@ def generators() -> Generators:
         python.getstate() if hasattr(python, "getstate") else None,
         _is_numpy_seeded(),
         None if torch is None else torch.initial_seed(),
+        _is_numpy_drawn(),
     )
 
 
-def seeded(before: Generators, after: Generators) -> str:
-    """Return the generator to which an import has given a seed; empty if there is none.
+def touched(before: Generators, after: Generators) -> str:
+    """Return the effect of an import on common generators that no copy may have; empty if there is none."""
+    name = seeded(before, after)
+    if name:
+        return f"gives a seed to the random numbers of {name}"
+    if after.is_numpy_drawn and not before.is_numpy_drawn:
+        return "draws random numbers, which would be the same in all copies (of NumPy)"
+    return ""
 
-    To draw numbers is no seed: a worker that Python starts begins anywhere.
-    """
+
+def seeded(before: Generators, after: Generators) -> str:
+    """Return the generator to which an import has given a seed; empty if there is none. A draw is no seed."""
     if before.python is not None and not _is_continued(before.python, after.python):
         return "random"
     if after.is_numpy_seeded and not before.is_numpy_seeded:
@@ -64,8 +66,14 @@ def seeded(before: Generators, after: Generators) -> str:
     return "PyTorch" if before.torch is not None or after.torch < _SMALL else ""
 
 
-def reseed() -> None:
-    """Give this process random numbers and keys of its own; ``random`` does so by itself at a fork."""
+def reseed(made: Sequence[Any] = ()) -> None:
+    """Give this process random numbers and keys of its own; ``random`` does so by itself at a fork.
+
+    Args:
+        made: the generators of ``random`` that modules have made without a seed.
+    """
+    for generator in made:
+        sys.modules["random"].Random.seed(generator)
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         numpy.seed()
@@ -83,7 +91,7 @@ def _is_continued(before: Any, after: Any) -> bool:
         return True
     import random  # noqa: PLC0415 - it is loaded, and may not be Python's own in another process
 
-    stepped = random.Random()  # noqa: S311 - it is no secret
+    stepped = random.Random(0)  # noqa: S311 - it is no secret, and with a seed no import seems to have made it
     stepped.setstate(before)
     for _ in range(_MOST_STEPS):
         if stepped.getstate()[1][:-1] == after[1][:-1]:
@@ -92,11 +100,26 @@ def _is_continued(before: Any, after: Any) -> bool:
     return False
 
 
+def _numpys() -> Any:
+    """Return the generator of bits below NumPy's common one; None if it is not loaded."""
+    common = getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)
+    return getattr(common, "_bit_generator", None)
+
+
 def _is_numpy_seeded() -> bool:
     """Tell whether the seed of NumPy's common generator was given, and not drawn."""
-    common = getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)
-    generator = getattr(common, "_bit_generator", None)
+    generator = _numpys()
     return generator is not None and getattr(generator, "_seed_seq", generator) is None
+
+
+def _is_numpy_drawn() -> bool:
+    """Tell whether NumPy's common generator has left the state that its seed gives."""
+    generator = _numpys()
+    seed = getattr(generator, "_seed_seq", None)
+    if seed is None:
+        return False
+    now, first = generator.state["state"], type(generator)(seed).state["state"]
+    return bool(now["pos"] != first["pos"] or (now["key"] != first["key"]).any())
 
 
 def _torchs() -> Any:

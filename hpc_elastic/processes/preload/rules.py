@@ -35,6 +35,31 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {  # imported only when `Checkpo
         "hpc_elastic.worker.progress",
     )
 }
+SAFE_AT_END: Final[Mapping[str, str]] = {
+    "logging.shutdown": "Python 3.11: flushes handlers",
+    "weakref.finalize._exitfunc": "Python 3.11: each finalizer is judged itself",
+    "multiprocessing.util._exit_function": "Python 3.11: ends the children of a process",
+    "concurrent.futures.thread._python_exit": "Python 3.11: ends the threads of a process",
+    "concurrent.futures.process._python_exit": "Python 3.11: ends the children of a process",
+    "torch": "2.13: ends children, prints statistics, forgets operators",
+    "PIL._imaging.clear_cache": "13.0: frees memory",
+    "matplotlib._pylab_helpers.Gcf.destroy_all": "3.11: closes figures",
+    "filelock._core._shutdown._release_live_locks": "4.3: releases locks whose files are open",
+    "huggingface_hub.utils._http.close_session": "2.4: closes connections",
+    "certifi.core.exit_cacert_ctx": "2026.10: forgets the path of a file of the package",
+}
+"""The functions for the end of a process, or their packages, that touch nothing but the process itself."""
+SAFE_TO_DRAW: Final[Mapping[str, str]] = {
+    "multiprocessing.process": "Python 3.11: a key; each worker gets its own",
+    "numpy.random": "2.4: the state of its common generator; each worker gets its own",
+    "torch.distributed._composable.contract": "2.13: names of attributes",
+    "sympy.core.symbol": "1.14: the first number of dummy symbols",
+    "scipy.stats._distribution_infrastructure": "1.17: examples of its documentation",
+    "rich.style": "15.0: the first number of links",
+    "transformers.utils.hub": "5.24: the name of a session, for statistics",
+    "hpc_elastic.store.files": "names of files, beside the number of the process",
+}
+"""The modules that may draw random numbers as they are imported: no result of a worker depends on them."""
 _READ_BY_LIBRARIES: Final = ("PYTORCH_", "TORCH_", "CUDA_", "HIP_", "NCCL_", "XLA_", "TF_", "JAX_")
 
 
@@ -200,6 +225,7 @@ class Snapshot(NamedTuple):
         cwd: the working directory.
         status: lines of ``/proc/self/status`` by their name.
         has_child: it has started a process that it has not waited for.
+        shared: the memory that processes may share: address, and what it is of.
     """
 
     threads: int
@@ -207,6 +233,22 @@ class Snapshot(NamedTuple):
     cwd: str
     status: Mapping[str, str]
     has_child: bool = False
+    shared: frozenset[tuple[str, str]] = frozenset()
+
+
+def shared_memory(maps: str) -> frozenset[tuple[str, str]]:
+    """Return the parts of memory that a copy of a process would share, from ``/proc/self/maps``.
+
+    A plain file that is only read is none of them: a process that Python starts has the same.
+    """
+    found = set()
+    for line in maps.splitlines():
+        address, rights, _, _, _, *path = line.split(None, 5)
+        name = path[0] if path else "without a file"
+        is_plain = name.startswith("/") and not name.startswith("/dev/") and not name.endswith("(deleted)")
+        if rights[3] == "s" and not (is_plain and "w" not in rights):
+            found.add((address, name))
+    return frozenset(found)
 
 
 def unsafe(before: Snapshot, after: Snapshot) -> str:
@@ -218,6 +260,9 @@ def unsafe(before: Snapshot, after: Snapshot) -> str:
         return opened
     if after.has_child and not before.has_child:
         return "leaves a child process"
+    shared = sorted(name for _, name in after.shared - before.shared)
+    if shared:
+        return f"makes memory that all copies would share ({shared[0]}), as that of a lock between processes"
     if after.cwd != before.cwd:
         return f"changes the working directory to {after.cwd}"
     changed = [words for name, words in _STATUS.items() if after.status.get(name) != before.status.get(name)]
@@ -234,6 +279,46 @@ def _left_open(before: Snapshot, after: Snapshot) -> str:
             return f"opens the device {target}"
         return f"leaves {target} open"
     return ""
+
+
+class Traces(NamedTuple):
+    """What an import has left behind inside the interpreter.
+
+    Args:
+        at_end: the functions that are to be called at the end of the process or of an object.
+        is_unseen_at_end: there are more of them, which Python does not show.
+        temporary: temporary files and directories that are there; an empty one if its path is not known.
+        drawers: the modules that have drawn random numbers that differ from process to process.
+        pid_keepers: the modules that have the number of the process among their values.
+    """
+
+    at_end: tuple[str, ...] = ()
+    is_unseen_at_end: bool = False
+    temporary: tuple[str, ...] = ()
+    drawers: tuple[str, ...] = ()
+    pid_keepers: tuple[str, ...] = ()
+
+
+def unfit(traces: Traces) -> str:
+    """Return the trace of an import that no copy of the process may have; empty if there is none."""
+    if traces.temporary:
+        path = traces.temporary[0] or "of a name that is not known"
+        return f"leaves a temporary file or directory, which the first copy that ends may remove: {path}"
+    at_end = next((name for name in traces.at_end if not _is_known(name, SAFE_AT_END)), "")
+    if at_end:
+        return f"registers a function for its end, which each copy would call: {at_end}"
+    if traces.is_unseen_at_end:
+        return "registers a function for its end, which each copy would call"
+    drawer = next((name for name in traces.drawers if not _is_known(name, SAFE_TO_DRAW)), "")
+    if drawer:
+        return f"draws random numbers, which would be the same in all copies (in {drawer})"
+    if traces.pid_keepers:
+        return f"keeps the number of its process (in {traces.pid_keepers[0]})"
+    return ""
+
+
+def _is_known(name: str, known: Collection[str]) -> bool:
+    return any(name == each or name.startswith(f"{each}.") for each in known)
 
 
 class EnvRead(NamedTuple):

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.processes.preload import notes, randomness, rules, warm_worker
+from hpc_elastic.processes.preload import notes, randomness, rules, traces, warm_worker
 from hpc_elastic.processes.preload.rules import EnvRead, Imported, PythonCommand, Snapshot
 from hpc_elastic.processes.preload.warm_worker import Fds, WarmStart
 from hpc_elastic.processes.process import TELLING
@@ -101,6 +101,8 @@ class _Server:
         self._current = ""
         self._files: dict[str, tuple[int, int, int]] = {}
         self._printed = (b"", b"")
+        self._watch = traces.Watch()
+        self._all_at_once = bool(getattr(sys.__stderr__, "write_through", False))
 
     def _tell(self, kind: str, **facts: Any) -> None:
         self._link.send(json.dumps({"kind": kind, **facts}).encode())
@@ -131,15 +133,16 @@ class _Server:
         thresholds = gc.get_threshold()
         gc.set_threshold(0)  # the objects of imports stay; a look through them takes long, again and again
         warm_worker.prepare_main(self._command)
-        if modules or learned:
-            randomness.load_random()
         stop_noting = self._note_reads()
+        if modules or learned:
+            self._watch.begin()
         for name in rules.with_needed(modules):
             why = self._import(name)
             if why:
                 self._end("blame", modules={name: why})
         taken = self._load_learned(learned)
         stop_noting()
+        self._watch.end()
         self._env_after = dict(os.environ)
         self._files = _files_of_modules()
         self._printed = (_printed(1), _printed(2))
@@ -155,16 +158,15 @@ class _Server:
         self._current = name
         self._reads_of_this.clear()
         self._tell("importing", name=name)
+        self._watch.begin_import()
         before, drawn = _snapshot(), randomness.generators()
         try:
             importlib.import_module(name)
         except BaseException as error:  # noqa: BLE001 - also SystemExit
             return f"cannot be imported: {_line_of(error)}"
         _end_threads_that_know_of_forks()
-        why = rules.unsafe(before, _snapshot())
-        seeded = "" if why else randomness.seeded(drawn, randomness.generators())
-        if seeded:
-            why = f"gives a seed to the random numbers of {seeded}"
+        left, now = self._watch.traces(), randomness.generators()  # before anything else draws numbers
+        why = rules.unsafe(before, _snapshot()) or randomness.touched(drawn, now) or rules.unfit(left)
         if why:
             self._end("blame", modules={name: why})
         return ""
@@ -255,6 +257,9 @@ class _Server:
             tuple(request["cpus"]),
             request["agent"],
             self._printed,
+            self._watch.reconfigured,
+            self._watch.generators,
+            self._all_at_once,
         )
         given = Fds((fds[0], fds[1], fds[2]), fds[3], fds[4])
         more = fds[_OWN_FDS:]
@@ -379,9 +384,11 @@ def _snapshot() -> Snapshot:
     with open("/proc/self/status", encoding="utf-8", errors="replace") as file:
         pairs = (line.partition(":") for line in file)
         status = {name: value.strip() for name, _, value in pairs}
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        shared = rules.shared_memory(file.read())
     for name in _SETS_OF_SIGNALS:
         status[name] = f"{int(status[name], 16) & ~_OF_THREADS:x}"
-    return Snapshot(len(os.listdir("/proc/self/task")), files, os.getcwd(), status, _has_child())
+    return Snapshot(len(os.listdir("/proc/self/task")), files, os.getcwd(), status, _has_child(), shared)
 
 
 def _has_child() -> bool:

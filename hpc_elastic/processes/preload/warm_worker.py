@@ -18,7 +18,7 @@ import sys
 import threading
 import types
 import zipimport
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.machinery import SourceFileLoader
 from typing import Any, Final, NoReturn, cast
 
@@ -43,6 +43,9 @@ class WarmStart(NamedTuple):
         cpus: those that it may use, none given means all.
         agent: pid of its parent.
         printed: the output of the imports on stdout and stderr.
+        streams: the settings that imports have given to stdin, stdout and stderr, in order.
+        generators: those of ``random`` that imports have made without a seed.
+        all_at_once: the streams are not buffered (-u, or PYTHONUNBUFFERED).
     """
 
     command: PythonCommand
@@ -52,6 +55,9 @@ class WarmStart(NamedTuple):
     cpus: tuple[int, ...]
     agent: int
     printed: tuple[bytes, bytes] = (b"", b"")
+    streams: Mapping[int, Sequence[Mapping[str, Any]]] = {}
+    generators: Sequence[Any] = ()
+    all_at_once: bool = False
 
 
 class Fds(NamedTuple):
@@ -120,8 +126,10 @@ def _reset(start: WarmStart) -> None:
     )
     for stream, fd in ((sys.__stdin__, 0), (sys.__stdout__, 1), (sys.__stderr__, 2)):
         if stream is not None:
-            _reopen(stream, fd)
-    randomness.reseed()
+            _reopen(stream, fd, all_at_once=start.all_at_once)
+            for settings in start.streams.get(fd, ()):
+                stream.reconfigure(**settings)
+    randomness.reseed(start.generators)
     importlib.invalidate_caches()
     reset_signals(start.ignore_signals)
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # as Python does at its start
@@ -139,9 +147,8 @@ def _set_environment(env: Mapping[str, str]) -> None:
             here[name] = value
 
 
-def _reopen(stream: io.TextIOWrapper, fd: int) -> None:
+def _reopen(stream: io.TextIOWrapper, fd: int, *, all_at_once: bool) -> None:
     """Make a standard stream anew, as Python does at its start; a reference to the old one holds this one."""
-    all_at_once = stream.write_through  # -u, or PYTHONUNBUFFERED
     is_unbuffered = bool(fd) and all_at_once
     buffer = open(fd, "wb" if fd else "rb", buffering=0 if is_unbuffered else -1, closefd=False)  # noqa: SIM115
     cast("Any", getattr(buffer, "raw", buffer)).name = ("<stdin>", "<stdout>", "<stderr>")[fd]

@@ -66,6 +66,10 @@ def _told_of_deaths(preloader: Preloader, place: Place) -> int:
         ("import os\nos.umask(0o077)", "changes the mask of new files"),
         ("import random\nrandom.seed(0)", "gives a seed to the random numbers of random"),
         ("import numpy\nnumpy.random.seed(0)", "gives a seed to the random numbers of NumPy"),
+        (
+            "import numpy\nnumpy.random.rand()",
+            "draws random numbers, which would be the same in all copies (of NumPy)",
+        ),
     ],
     ids=lambda text: text[:30],
 )

@@ -6,12 +6,14 @@ import json
 import os
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpc_elastic.processes.preload.randomness import Generators, seeded
+from hpc_elastic.processes.process import ProcessSpec
 from tests.processes.preload.warm import Place, forked
 
 OBSERVER = (Path(__file__).parent / "observer.py").read_text(encoding="utf-8")
@@ -136,21 +138,23 @@ def test_multiprocessing_works_in_a_forked_worker(method: str, place: Place) -> 
 
 
 def test_random_numbers_and_keys_are_each_workers_own(place: Place) -> None:
-    """Copies of one process would all draw the same; a module that draws some as it is imported may."""
+    """Copies of one process would all draw the same, also from a generator that a module has made."""
     place.write(
-        "draws.py", "import random, numpy\n[random.gauss(0, 1) for _ in range(2000)]\nnumpy.random.rand()\n"
+        "makes.py",
+        "import random, numpy\nown = random.Random()\nclass Own(random.Random): pass\nother = [Own()]\n",
     )
     place.write(
         "script.py",
         "import random, multiprocessing\n"
-        "import draws, numpy\n"
-        "print(random.random(), numpy.random.rand(), multiprocessing.current_process().authkey.hex())\n",
+        "import makes, numpy\n"
+        "print(random.random(), numpy.random.rand(), multiprocessing.current_process().authkey.hex())\n"
+        "print(makes.own.random(), makes.other[0].random())\n",
     )
     spec = place.spec("-u", "script.py")
-    with place.preloaded(("draws", "multiprocessing"), spec) as preloader:
-        assert place.said[0].startswith("preloaded draws, multiprocessing ("), place.said
+    with place.preloaded(("makes", "multiprocessing"), spec) as preloader:
+        assert place.said[0].startswith("preloaded makes, multiprocessing ("), place.said
         drawn = [place.end_of(forked(preloader, spec)).out.split() for _ in range(3)]
-    assert 9 == len({number for numbers in drawn for number in numbers})
+    assert 15 == len({number for numbers in drawn for number in numbers})
 
 
 @pytest.mark.torch
@@ -189,6 +193,64 @@ def test_what_imports_print_is_in_the_output_of_each_worker(place: Place) -> Non
     place.write("script.py", "import loud\nprint('done')\n")
     spec = place.spec("-u", "script.py")
     assert place.cold(spec) == place.warm(spec, "loud")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "stdout, line_buffering=True",
+        "stdout, write_through=True",
+        "stdout, newline='\\r\\n'",
+        "stdout, encoding='utf-16', errors='replace'",
+        "stderr, line_buffering=False, encoding='latin-1'",
+        "stdin, encoding='latin-1', newline=None",
+    ],
+)
+def test_settings_that_an_import_gives_to_a_stream_hold(settings: str, place: Place) -> None:
+    """Whatever the worker's own streams are; what it has not flushed is lost, as its program ends at once."""
+    name, _, words = settings.partition(", ")
+    place.write("sets.py", f"import sys\nsys.{name}.reconfigure({words})\n")
+    place.write(
+        "script.py",
+        "import os, sets, sys\n"
+        "for s in (sys.stdin, sys.stdout, sys.stderr):\n"
+        "    print(s.encoding, s.errors, s.line_buffering, s.write_through, vars(s))\n"
+        "print('ä', file=sys.stderr)\nos._exit(0)\n",
+    )
+    for flags in ((), ("-u",)):
+        spec = place.spec(*flags, "script.py")
+        assert _bytes_of(place, place.cold, spec) == _bytes_of(
+            place, lambda one: place.warm(one, "sets"), spec
+        )
+
+
+def _bytes_of(place: Place, run: Callable[[ProcessSpec], object], spec: ProcessSpec) -> tuple[bytes, bytes]:
+    """Run a worker that writes texts of any encoding, and return what it has written."""
+    out, err = place.path / "raw.out", place.path / "raw.err"
+    for path in (out, err):
+        path.unlink(missing_ok=True)
+    for name in ("out", "err"):
+        (place.path / name).touch()
+    run(spec._replace(stdout=str(out), stderr=str(err)))
+    return out.read_bytes(), err.read_bytes()
+
+
+def test_functions_that_are_watched_in_imports_are_pythons_own_again(place: Place) -> None:
+    """Also where a module has taken one by its name."""
+    place.write(
+        "takes.py",
+        "from os import urandom, getpid\nfrom random import random\nfrom atexit import register\n"
+        "import sys\nimport tempfile\ntempfile.gettempdir()\n",
+    )
+    place.write(
+        "script.py",
+        "import os, random, atexit, tempfile, takes, sys\n"
+        "print(os.urandom, os.getpid, atexit.register, type(random.random), random._urandom)\n"
+        "print(takes.urandom, takes.getpid, takes.register, type(takes.random))\n"
+        "print(random.Random.seed.__module__, tempfile._name_sequence, vars(sys.stdout))\n",
+    )
+    spec = place.spec("-u", "script.py")
+    assert place.cold(spec) == place.warm(spec, "takes")
 
 
 def test_what_imports_change_in_the_environment_is_there(place: Place) -> None:
