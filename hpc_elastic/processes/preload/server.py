@@ -168,6 +168,7 @@ class _Server:
         left, now = self._watch.traces(), randomness.generators()  # before anything else draws numbers
         why = rules.unsafe(before, _snapshot()) or randomness.touched(drawn, now) or rules.unfit(left)
         if why:
+            self._watch.remove_temporary()
             self._end("blame", modules={name: why})
         return ""
 

@@ -14,6 +14,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from hpc_elastic.processes.preload.rules import Traces
@@ -135,6 +136,15 @@ class Watch:
             drawers=(*self._drawers, *self._drawn_from()),
             pid_keepers=tuple(str(names.get("__name__", "?")) for names in asked if _has_number(names, pid)),
         )
+
+    def remove_temporary(self) -> None:
+        """Remove the temporary files of the import, as no function for its end is called in this process."""
+        shutil: Any = sys.modules.get("shutil")  # `tempfile` has loaded it
+        for path in filter(None, self._temporary):
+            with suppress(OSError):
+                os.unlink(path)
+                continue
+            shutil.rmtree(path, ignore_errors=True)
 
     def _drawn_from(self) -> list[str]:
         random: Any = sys.modules.get("random")

@@ -49,6 +49,10 @@ BAD = {
         "import atexit, functools, logging\natexit.register(functools.partial(logging.shutdown))",
         f"{AT_END}: functools.partial",
     ),
+    "one out of sight": (
+        "import atexit\n[c.cell_contents(len, '') for c in getattr(atexit.register, '__closure__', ())[:1]]",
+        f"{AT_END}; workers",
+    ),
     "one of threads": (
         "import threading\ndef tidy(): pass\nthreading._register_atexit(tidy)",
         f"{AT_END}: bad.tidy",
@@ -113,6 +117,7 @@ def test_a_temporary_directory_of_a_module_is_each_workers_own(place: Place) -> 
         told = [place.end_of(forked(preloader, spec)).out.split() for _ in range(2)]
     assert ["True", "True"] == [is_there for _, is_there in told]
     assert 2 == len({path for path, _ in told})
+    assert not os.path.exists(place.said[0].rpartition(": ")[2].partition(";")[0])
 
 
 def test_traces_of_one_import_are_not_those_of_the_next(place: Place) -> None:
