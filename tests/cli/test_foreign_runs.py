@@ -22,7 +22,7 @@ DONE = RunEnded(Decision.DONE, 0, "", None)
 EVIL = "zz;touch pwned \x1b]0;OWNED\x07\u202e\n"
 EVIL_SHOWN = r"zz;touch pwned \x1b]0;OWNED\x07\u202e\n"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-pytestmark = pytest.mark.timeout(30)  # nothing here waits
+pytestmark = pytest.mark.timeout(120)  # nothing here waits
 
 
 def make(name: str, job_name: str, job_id: str, *entries: Entry) -> RunPaths:

@@ -18,7 +18,7 @@ from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.submissions import Submission
 
 EPOCH = Epoch(0, 0, 0, 0)
-pytestmark = pytest.mark.timeout(30)  # nothing here waits
+pytestmark = pytest.mark.timeout(120)  # nothing here waits
 
 
 @pytest.fixture

@@ -221,7 +221,7 @@ def test_a_file_that_cannot_be_written_is_named(
     assert "fix: name a file in a directory that is there" in error
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 def test_a_pipe_that_nobody_reads_is_not_waited_for(
     paths: RunPaths, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -18,6 +19,8 @@ from hpc_elastic.worker.channel import SETTLE_S, Channel
 
 REPOSITORY = Path(__file__).parents[2]
 HOLD = Path(__file__).with_name("hold.py")
+WORLD_SIZE = 2
+FORKED = Path(__file__).with_name("forked_ranks.py")
 
 
 class Ranks:
@@ -27,15 +30,15 @@ class Ranks:
         script: the example, relative to the repository.
         directory: run directory and place of the result; the same one resumes.
         limit_s: how long anything may take [s].
-        world_size: how many ranks.
+        imports: modules, with commas between, that one process loads for all ranks; "": each loads its own.
     """
 
-    def __init__(self, script: str, directory: Path, limit_s: float, world_size: int = 2) -> None:
+    def __init__(self, script: str, directory: Path, limit_s: float, imports: str = "") -> None:
         self._script = REPOSITORY / script
         self._directory = directory
         self._sign = directory / "hold"  # as long as it exists, ranks wait at one step
         self._limit_s = limit_s
-        self._world_size = world_size
+        self._imports = imports
         self._paths = RunPaths(directory)
         self._channels: list[Channel] = []
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -51,18 +54,29 @@ class Ranks:
         if held_at is not None:
             self._sign.touch()
             by = (str(HOLD), str(held_at), str(self._sign))
+        out = self._directory / "result.json"
+        argv = [*by, str(self._script), "--out", str(out), *options]
+        places = self._places()
+        if self._imports:
+            self._run([str(FORKED), self._imports, json.dumps(places), *argv], {})
+        else:
+            for place in places:
+                self._run(argv, place)
+        return self
+
+    def _places(self) -> list[dict[str, str]]:
+        """Return what each rank finds in its environment."""
         port = _free_port()
         saved = checkpoints.to_env(checkpoints.latest(self._paths))
-        for rank in range(self._world_size):
-            channel = Channel.create(str(self._directory / f"channel-{os.urandom(4).hex()}"))
-            self._channels.append(channel)
-            environ = {
-                **os.environ,
-                "PYTHONPATH": str(REPOSITORY),
+        self._channels += [
+            Channel.create(str(self._directory / f"channel-{os.urandom(4).hex()}")) for _ in range(WORLD_SIZE)
+        ]
+        return [
+            {
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(self._world_size),
-                "LOCAL_WORLD_SIZE": str(self._world_size),
+                "WORLD_SIZE": str(WORLD_SIZE),
+                "LOCAL_WORLD_SIZE": str(WORLD_SIZE),
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),
                 Env.RUN_DIR: str(self._directory),
@@ -70,13 +84,15 @@ class Ranks:
                 Env.CHANNEL: channel.path,
                 Env.CHECKPOINT: saved,
             }
-            out = self._directory / "result.json"
-            argv = [sys.executable, *by, str(self._script), "--out", str(out), *options]
-            self._processes.append(subprocess.Popen(argv, env=environ, start_new_session=True))
-        return self
+            for rank, channel in enumerate(self._channels)
+        ]
+
+    def _run(self, argv: list[str], place: dict[str, str]) -> None:
+        environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), **place}
+        self._processes.append(subprocess.Popen([sys.executable, *argv], env=environ, start_new_session=True))
 
     def wait(self) -> list[int]:
-        """Wait for all ranks to end and return their exit codes."""
+        """Wait for all ranks to end and return their exit codes, of forked ones the highest."""
         codes = [process.wait(self._limit_s) for process in self._processes]
         self._forget()
         return codes

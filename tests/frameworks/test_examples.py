@@ -93,7 +93,7 @@ def stopped_and_resumed(
 def test_lightnings_trainer(new_run: NewRun, tmp_path: Path) -> None:
     """All ranks save one step, `fit` returns; resumed in the middle of an epoch the result is the same."""
     need("lightning")
-    run = stopped_and_resumed(new_run, "lightning_trainer", 1, 2, is_preloaded=True)
+    run = stopped_and_resumed(new_run, "lightning_trainer")
     assert "TorchElasticEnvironment" in run.printed()
     assert whole_result(tmp_path, "lightning_trainer") == run.result()
 

@@ -167,7 +167,7 @@ def test_a_node_that_computes_for_longer_is_found(tmp_path: Path) -> None:
     assert [] == list((run.directory / "paces").iterdir())
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 def test_a_pipe_in_the_place_of_a_measurement_is_not_waited_for(tmp_path: Path) -> None:
     """The agent goes on, and tells its next measurement."""
     nodes = Round(tmp_path / "round")

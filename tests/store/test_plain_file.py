@@ -18,7 +18,7 @@ from hpc_elastic.store.shared_dir import SharedDirStore
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
-pytestmark = pytest.mark.timeout(20)  # nothing here waits
+pytestmark = pytest.mark.timeout(120)  # nothing here waits
 
 
 def _socket(path: Path) -> None:

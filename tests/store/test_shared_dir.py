@@ -40,7 +40,7 @@ class TestSharedDirStore(StoreContract):
         return shared_dir_store
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 def test_a_record_that_is_none_is_no_store_that_is_away(shared_dir_store: SharedDirStore) -> None:
     """Whoever waits for a store to come back would wait for ever."""
     assert shared_dir_store.append("journal", 1, b"x")
