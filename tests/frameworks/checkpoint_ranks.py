@@ -34,6 +34,7 @@ from hpc_elastic.frameworks.torch.trainer_memory import trainer_memory
 from hpc_elastic.testing.clock import FakeClock
 from hpc_elastic.testing.waiting import wait_until
 from hpc_elastic.worker.request_pipe import ask
+from tests.frameworks.expert_ranks import experts  # noqa: F401 - one of the functions
 
 BATCH = 24  # of all ranks
 
@@ -194,56 +195,6 @@ def load_other(directory: str, choices: dict[str, Any]) -> list[Any]:
     except Exception as error:  # noqa: BLE001 - the test looks at it
         return [type(error).__name__, str(error), before == training.seen()]
     return ["", "", False]
-
-
-class Experts(nn.Module):
-    """A layer that is the same on all ranks, and what each rank has for itself.
-
-    Args:
-        kind: a layer of other ``values``, ``shapes`` or ``names`` on each rank, or ``statistics`` alone.
-    """
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        rank = dist.get_rank()
-        torch.manual_seed(7)
-        self.shared = nn.Linear(2, 2)
-        torch.manual_seed(0 if kind == "statistics" else rank)
-        self.own = nn.ModuleDict({f"{rank}" if kind == "names" else "all": nn.Linear(2, 2)})
-        if kind == "shapes":
-            self.own = nn.ModuleDict({"all": nn.Linear(2, 2 + rank)})
-        self.norm = nn.BatchNorm1d(2, affine=False)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        """Return the sum of all layers."""
-        self.norm(x * (1 + dist.get_rank()))
-        return self.shared(x).sum() + sum(layer(x).sum() for layer in self.own.values())
-
-
-def experts(directory: str | None, kind: str, steps: int) -> dict[str, Any]:
-    """Train layers that each rank has for itself, and save them after the last step."""
-    net = Experts(kind)
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
-    state = {"net": net, "optimizer": optimizer}
-    checkpoints = Checkpoints(directory, every=None)
-
-    def seen() -> list[Any]:
-        states = [{key: value.tolist() for key, value in one.items()} for one in optimizer.state.values()]
-        return [{name: value.tolist() for name, value in net.state_dict().items()}, states]
-
-    start = checkpoints.load(state)
-    loaded = seen()
-    for step in range(start, start + steps):
-        optimizer.zero_grad()
-        net(torch.rand(3, 2, generator=torch.Generator().manual_seed(step))).backward()
-        optimizer.step()
-        checkpoints.done(step + 1, state)
-    if steps:
-        checkpoints.save(start + steps, state)
-    checkpoints.wait()
-    memory = checkpoints._memory
-    is_able = memory is not None and memory.rescue is not None and memory.rescue.is_able
-    return {"start": start, "loaded": loaded, "seen": seen(), "is_able": is_able}
 
 
 def positions(directory: str, resharded: bool) -> list[int]:

@@ -234,6 +234,8 @@ def test_a_refusal_that_no_restart_can_change_ends_the_run(
     environ, channels = in_run(2)
     ranks.run(2, "train", None, "ddp", 2, 2, environ=environ)
     assert [0, 0] == [channel.word[0] for channel in channels]
+    for place in environ:
+        del place[Env.CHECKPOINT]  # the newest one
     ranks.run(2, "load_other", None, {"width": 9}, environ=environ)
     for channel in channels:
         kind, text = channel.word
@@ -247,13 +249,13 @@ def test_what_each_rank_has_for_itself_comes_back_to_it(
 ) -> None:
     """Experts and stages under one name, statistics of batches; another number of ranks has no such parts."""
     environ, _ = in_run(2)
-    first = ranks.run(2, "experts", tmp_path / "saved", kind, 3, environ=environ)
+    first = ranks.run(2, "experts", None, kind, 3, environ=environ)
     assert [kind == "statistics"] * 2 == [value["is_able"] for value in first], "kept by one rank for all"
     assert first[0]["seen"] != first[1]["seen"]
-    again = ranks.run(2, "experts", tmp_path / "saved", kind, 0)
+    again = ranks.run(2, "experts", tmp_path / "run" / "saved", kind, 0)
     assert [3, 3] == [value["start"] for value in again]
     assert [value["seen"] for value in first] == [value["loaded"] for value in again]
-    (other,) = ranks.start(1, "experts", tmp_path / "saved", kind, 0).results()
+    (other,) = ranks.start(1, "experts", tmp_path / "run" / "saved", kind, 0).results()
     if kind == "statistics":
         assert first[0]["seen"] == other.value["loaded"]
     else:

@@ -1,0 +1,61 @@
+"""Ranks that have parameters of their own; part of what ranks do in the tests of checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from hpc_elastic.frameworks.torch import Checkpoints
+
+
+class Experts(nn.Module):
+    """A layer that is the same on all ranks, and what each rank has for itself.
+
+    Args:
+        kind: a layer of other ``values``, ``shapes`` or ``names`` on each rank, or ``statistics`` alone.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        rank = dist.get_rank()
+        torch.manual_seed(7)
+        self.shared = nn.Linear(2, 2)
+        torch.manual_seed(0 if kind == "statistics" else rank)
+        self.own = nn.ModuleDict({f"{rank}" if kind == "names" else "all": nn.Linear(2, 2)})
+        if kind == "shapes":
+            self.own = nn.ModuleDict({"all": nn.Linear(2, 2 + rank)})
+        self.norm = nn.BatchNorm1d(2, affine=False)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """Return the sum of all layers."""
+        self.norm(x * (1 + dist.get_rank()))
+        return self.shared(x).sum() + sum(layer(x).sum() for layer in self.own.values())
+
+
+def experts(directory: str | None, kind: str, steps: int) -> dict[str, Any]:
+    """Train layers that each rank has for itself, and save them after the last step."""
+    net = Experts(kind)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
+    state = {"net": net, "optimizer": optimizer}
+    checkpoints = Checkpoints(directory, every=None)
+
+    def seen() -> list[Any]:
+        states = [{key: value.tolist() for key, value in one.items()} for one in optimizer.state.values()]
+        return [{name: value.tolist() for name, value in net.state_dict().items()}, states]
+
+    start = checkpoints.load(state)
+    loaded = seen()
+    for step in range(start, start + steps):
+        optimizer.zero_grad()
+        net(torch.rand(3, 2, generator=torch.Generator().manual_seed(step))).backward()
+        optimizer.step()
+        checkpoints.done(step + 1, state)
+    if steps:
+        checkpoints.save(start + steps, state)
+    checkpoints.wait()
+    memory = checkpoints._memory
+    is_able = memory is not None and memory.rescue is not None and memory.rescue.is_able
+    return {"start": start, "loaded": loaded, "seen": seen(), "is_able": is_able}
