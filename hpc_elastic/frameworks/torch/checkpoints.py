@@ -218,7 +218,7 @@ class Checkpoints:
             self._pace.saved(step, self._times)
 
     def _parted(self, copy: dict[str, Any], statistics: frozenset[str]) -> dict[str, Any]:
-        """Return a copy with the names of this rank for what differs between ranks (thread)."""
+        """Return a copy in which values that differ between ranks have names of this rank (thread)."""
         ranks = self._ranks
         found = digests(self._lib, copy) if ranks.size > 1 else {}
         names = differing(self._lib, ranks, found, ranks.group_of_saves)

@@ -1,7 +1,7 @@
 """The state of an optimizer, read from it as it is and named by the parameters of its module.
 
 PyTorch's own way to read it makes a step while it is empty. Nothing here steps an optimizer, makes a state
-because somebody looks, or touches a gradient.
+in order to read it, or touches a gradient.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class OptimizerState:
         return [{**group, "params": names} for group, names in self._groups]
 
     def template(self, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a saved state is to fill: the optimizer's tensors, and new ones where it has none.
+        """Return the tensors that a saved state is to fill: the optimizer's, and new ones where it has none.
 
         Args:
             stored: by name, the size and dtype of a tensor; None for another value.

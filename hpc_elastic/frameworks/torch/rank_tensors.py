@@ -82,15 +82,15 @@ def differing(lib: Torch, ranks: RankGroups, found: Digests, group: Any) -> set[
 def parted(
     lib: Torch, content: Mapping[str, Any], rank: int, names: Collection[str], statistics: Collection[str]
 ) -> dict[str, Any]:
-    """Return what a rank writes: what differs between ranks has the rank in its name.
+    """Return the values that a rank writes: those that differ between ranks have the rank in their names.
 
-    Where it is buffers of modules alone, those of rank 0 are there for another number of ranks, too.
+    If buffers of modules alone differ, those of rank 0 are there for another number of ranks, too.
 
     Args:
         lib: PyTorch's modules.
         content: all that the rank has.
         rank: this one.
-        names: of what differs.
+        names: of the values that differ.
         statistics: the names of buffers of modules, and of values that are no tensors.
     """
     own = [name for name in content if name in names]

@@ -1,4 +1,4 @@
-"""What can be saved and loaded: objects of a state are refused before the first step, or when they come."""
+"""Refusals of objects that cannot be saved and loaded: before the first step, or when they come."""
 
 from __future__ import annotations
 

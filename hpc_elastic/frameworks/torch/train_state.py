@@ -231,7 +231,7 @@ class TrainState:
         """Return the part of this rank; its tensors are those of the training.
 
         Raises:
-            RefusedStateError: as by `check`, of what has come since.
+            RefusedStateError: as by `check`, for values that have come since.
         """
         saved, own = self.parts()
         check_tensors(self._lib.torch, saved)
@@ -283,7 +283,7 @@ class TrainState:
         return saved
 
     def _tree(self, entry: Entry) -> tuple[Any, list[Entry]]:
-        """Return what a module or a tensor is loaded from, and the values in it by name."""
+        """Return the tree from which a module or a tensor is loaded, and the values in it by name."""
         value = entry.value
         if isinstance(value, self._lib.torch.Tensor):
             tree = {"": value}

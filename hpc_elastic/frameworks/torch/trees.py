@@ -29,7 +29,9 @@ _INSIDE = {  # modules around one of another module's, whose names its states do
 }
 _PLAIN = re.compile(r"[^.\[\](){}]+")
 _WORD = re.compile(r"\.\{(.*?)\}|\.([^.\[\](){}]+)|\[(\d+)\]|\((\d+)\)")
-Path = tuple[tuple[str, Any], ...]  # words: the kind of what is gone through (".", "[" or "("), and the key
+Path = tuple[
+    tuple[str, Any], ...
+]  # words: the kind of collection (".": dict, "[": list, "(": tuple), and the key
 
 
 class RefusedStateError(InputError):
@@ -47,7 +49,7 @@ def _name_inside(value: Any, wrappers: dict[str, str]) -> str | None:
 
 
 def has_state(value: Any) -> bool:
-    """Tell whether an object, in whatever wrapper, gives and takes its state."""
+    """Tell whether an object, without its wrapper, gives and takes its state."""
     value = unwrapped(value)
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
@@ -110,7 +112,7 @@ def leaves(tree: dict[str, Any], name: str) -> Iterator[Entry]:
 
 
 def state_leaves(owner: Any, key: Any, name: str) -> Iterator[Entry]:
-    """Yield the leaves of one value in an optimizer's state, by names that tell what is to be made of them.
+    """Yield the leaves of one value in an optimizer's state, by names from which it is built again.
 
     Dicts are gone through, and lists and tuples with tensors in them.
 
