@@ -124,8 +124,9 @@ def test_files_of_modules_are_known_by_time_size_and_inode(
 
 
 @pytest.fixture
-def watch() -> Iterator[Watch]:
-    """A watch that is over at the end of the test."""
+def watch(tmp_path: Path) -> Iterator[Watch]:
+    """A watch that is over at the end of the test, and begins when pytest has made its directories."""
+    assert tmp_path.is_dir()
     made = Watch()
     made.begin()
     made.begin_import()
