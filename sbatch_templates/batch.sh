@@ -28,6 +28,18 @@ begin_job() {
   export HPC_ELASTIC_EXPEDITED=${4:-}
   [ "${3:-0}" = 0 ] || agent+=(--warn-timeout="$3")
   require_run
+  [ "${SLURM_RESTART_COUNT:-0}" = 0 ] || begin_again
+}
+
+# Has the ends of earlier starts charged that nobody was left to record, and ends the job if a budget is spent
+# by that. Where this cannot be run the job begins: the next start finds the same.
+begin_again() {
+  local said code
+  trap '' "${signals[@]}"
+  said=$("${elastic[@]}" finish "${finish[@]}" --begins)
+  code=$?
+  trap : "${signals[@]}"
+  [ -z "$said" ] || exit "$code"
 }
 
 # Makes the command `module` on a node whose shells do not have it. A text and no function, since what the

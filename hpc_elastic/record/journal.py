@@ -1,9 +1,8 @@
 """The records of the run's journal, and their JSON form. Pure.
 
-The journal is the run's one log: immutable records, numbered for the life of the run, each created
-exclusively. Everything that nodes must agree on is a record; the state of the run is the fold of all
-of them (`hpc_elastic.record.state`). Format name and version stand in every record; unknown
-fields are ignored, an unknown version or kind is an error.
+The journal is the run's one log: immutable records, numbered for its life, each created exclusively.
+Everything that nodes must agree on is a record; the state of the run is the fold of all of them
+(`hpc_elastic.record.state`). Unknown fields are ignored, an unknown version or kind is an error.
 """
 
 from __future__ import annotations
@@ -297,13 +296,14 @@ class SetupFailure(NamedTuple):
 
 
 class Requeued(NamedTuple):
-    """The batch script handed the job back to Slurm."""
+    """The batch script handed the job back to Slurm, or the next start found that this one had ended."""
 
     epoch: Epoch
     cause: Cause
     detail: Prose = ""  # for people: why
     failure: SetupFailure | None = None  # of the job script, before srun
     signal: Prose = ""  # sent by a user, so that the agents left; empty: none is known
+    nodes: tuple[str, ...] = ()  # that were lost, if the next start has found that; else see rounds
 
 
 class NodeUnfit(NamedTuple):

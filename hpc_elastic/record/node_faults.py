@@ -25,6 +25,7 @@ from hpc_elastic.record.journal import (
     NodeTaken,
     NodeUnfit,
     Record,
+    Requeued,
     Role,
     RoundEnded,
     RoundFormed,
@@ -217,7 +218,17 @@ def _faults(state: RunState, record: Record, loop: _Loop, hangs: _Hangs) -> Iter
                 yield node, Fault.NODE_LOSS, f"vanished before round {entry.number}"
     elif isinstance(entry, RoundEnded):
         yield from _of_end(state, entry, loop, hangs)
-    elif isinstance(entry, Drained) and entry.cause is Cause.JOIN_TIMEOUT:
+    elif isinstance(entry, Drained | Requeued):
+        yield from _of_start(state, entry)
+
+
+def _of_start(state: RunState, entry: Drained | Requeued) -> Iterator[tuple[str, Fault, str]]:
+    """Yield the faults by which a start of the job has ended."""
+    if isinstance(entry, Requeued):
+        for node in entry.nodes:
+            if node not in state.lost:
+                yield node, Fault.NODE_LOSS, "its job ended, and nobody there could say why"
+    elif entry.cause is Cause.JOIN_TIMEOUT:
         for node in absent_nodes(entry.missing, state.expected):
             yield node, Fault.ABSENT, "no agent came from it"
 

@@ -165,6 +165,13 @@ class FinishSettings:
     relaunch = setting(
         NUMBER, 0, "How often srun was started again", to=FinishFlag(), written=Written(metavar="K")
     )
+    begins = setting(
+        SWITCH,
+        OFF,
+        "The job has not begun: only charge ends of earlier starts that nobody has recorded; stdout is empty "
+        "if it may begin",
+        to=FinishFlag(),
+    )
     max_relaunch = setting(
         BUDGET, 3, "How often srun may be started again in one start of the job", to=FinishFlag()
     )

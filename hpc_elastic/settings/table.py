@@ -237,7 +237,9 @@ class FailuresAndHangs:
 class Requeues:
     """Requeues."""
 
-    max_requeues = setting(BUDGET, None, "How often the job is requeued, for any cause; 0: it has one start", 500, FinishFlag())
+    max_requeues = setting(
+        BUDGET, None, "How often the job is requeued, for any cause; 0: it has one start", 500, FinishFlag()
+    )
     max_node_losses = setting(BUDGET, None, "How often nodes may be lost", 100, FinishFlag())
     max_preemptions = setting(
         BUDGET, None, "How often the job is requeued after a preemption", to=FinishFlag(), written=_NO_LIMIT

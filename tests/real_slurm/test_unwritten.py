@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from hpc_elastic.record.journal import Requeued
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import SLOW, installed_for_users, plain, submit
 from tests.real_slurm.unwritten import (
     CANNOT_RUN,
+    LOST_OFTEN,
     ONE,
     end_with_a_program_that_is_not_there,
+    lose_all_nodes_again_and_again,
     refuse_a_second_job,
 )
 
@@ -27,3 +30,10 @@ def test_a_worker_without_a_program_ends_the_job_at_once(cluster: Cluster) -> No
     """Its exit code, 127, is that of a finish that cannot be run, and none of its own; the log names it."""
     run = submit(cluster, (*ONE, "--max-restarts", "0"), CANNOT_RUN)
     end_with_a_program_that_is_not_there(cluster, run)
+
+
+def test_nodes_that_are_lost_with_everybody_on_them_are_counted(cluster: Cluster) -> None:
+    """Its budget of lost nodes holds the run, and the node that was there is named each time."""
+    run = submit(cluster, (*ONE, *LOST_OFTEN), plain(cluster, *SLOW, steps=4000))
+    lost = lose_all_nodes_again_and_again(cluster, run)
+    assert lost == [node for entry in run.entries(Requeued) for node in entry.nodes]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from hpc_elastic.record.journal import Decision, EpochStarted, Requeued, RoundFormed
+from hpc_elastic.record.journal import Budget, Cause, Decision, EpochStarted, Requeued, RoundFormed
+from hpc_elastic.slurm.client import hostlist
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import USER, Run
 
 ONE = ("--nodes", "1", "--gpus-per-node", "1", "--time", "10m", "--partition", "low")
 CANNOT_RUN = ("bash", "-c", "no-such-program --x")
+LOST_OFTEN = ("--max-requeues", "5", "--max-node-losses", "1")
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
 
@@ -50,3 +52,34 @@ def end_with_a_program_that_is_not_there(cluster: Cluster, run: Run) -> None:
     log = run.log()
     assert "command not found: no-such-program, looked for in PATH" in log
     assert "finish cannot be run" not in log
+
+
+def lose_all_nodes_again_and_again(cluster: Cluster, run: Run) -> list[str]:
+    """Power the nodes of a run off at once, in each of its starts, until its budget of lost nodes is spent.
+
+    Nobody is left to write that down: the next start does it. Returns the nodes of each start that was lost.
+
+    Args:
+        cluster: of the run.
+        run: was submitted with `LOST_OFTEN`, and has room for another start beside the nodes that are off.
+    """
+    lost = []
+    for start in range(2):
+        run.wait_round(start + 1)
+        lost.append(run.job()["NodeList"])
+        nodes = hostlist.expand(lost[-1])
+        for node in nodes:
+            cluster.crash(node)
+        before = str(start + 1)
+        cluster.wait_for(lambda before=before: run.job().get("Restarts") == before, 90, "Slurm to notice")
+        for node in nodes:
+            cluster.boot(node)
+    ended = run.wait_ending().ending
+    assert ended is not None
+    assert (Decision.HELD, Budget.NODE_LOSSES) == (ended.decision, ended.budget)
+    cluster.wait_state(run.job_id, "PENDING")
+    cluster.wait_for(lambda: run.job()["Priority"] == "0", 60, "the job to be held")
+    assert [Cause.NODE_LOSS] * 2 == [entry.cause for entry in run.entries(Requeued)]
+    assert 2 == len(run.entries(RoundFormed))
+    assert "2 of 5 requeues" in run.command("status", str(run.directory)).stdout
+    return lost

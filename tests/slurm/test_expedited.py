@@ -80,7 +80,9 @@ def test_a_job_is_queued_so_where_the_site_allows_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"expedite": False}, {"chain": 3}, {"max_requeues": 0}, {"sbatch": {"clusters": "other"}}], ids=str
+    "fields",
+    [{"expedite": False}, {"chain": 3}, {"max_requeues": 0}, {"sbatch": {"clusters": "other"}}],
+    ids=str,
 )
 def test_some_jobs_are_not(tmp_path: Path, fields: dict[str, object]) -> None:
     """One that its user wants otherwise, one that is never requeued, and one of another cluster."""

@@ -32,6 +32,7 @@ from tests.slurm.test_lifecycle import (
     EPOCH,
     IN_GRACE,
     NODE_DOWN,
+    PREEMPTED,
     REQUEUED,
     ROUND,
     RUNNING,
@@ -287,7 +288,8 @@ def test_a_run_without_requeues_is_not_submitted_again_either(job: JobFacts) -> 
     """Slurm may not requeue its job, and no other job takes its place."""
     barred = job._replace(may_requeue=False)
     choice = decide(
-        facts(*drained(Cause.PREEMPTION), job=barred)._replace(has_script=True), BUDGETS._replace(max_requeues=0)
+        facts(*drained(Cause.PREEMPTION), job=barred)._replace(has_script=True),
+        BUDGETS._replace(max_requeues=0),
     )
     assert isinstance(choice, Exit)
     assert "max_requeues" in choice.why

@@ -41,3 +41,19 @@ def test_the_exit_code_of_a_worker_is_none_of_a_finish_that_cannot_be_run(tmp_pa
     assert "cannot be run" not in node.done.stderr
     assert code == node.run([("0", code)], setup=["false"])
     assert "cannot be run" not in node.done.stderr
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "sruns"),
+    [(("", 0), 3, 1), (("", 127), 3, 1), (("", 1), 3, 1), (("0", 75), 75, 0)],
+    ids=["may begin", "no Python", "a fault of its own", "a budget is spent"],
+)
+def test_a_further_start_begins_unless_a_budget_is_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: tuple[str, int], code: int, sruns: int
+) -> None:
+    """It has the ends of earlier starts counted first; where that cannot be done, the next start does it."""
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    node = make_node(tmp_path)
+    assert code == node.run([answer, ("", 3)])
+    assert "--begins" in node.lines("calls")[0]["words"]
+    assert sruns == len(node.lines("sruns"))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from hpc_elastic.errors import SlurmCommandError
+from hpc_elastic.errors import InputError, SlurmCommandError
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.slurm.client.parse import JobState, job_state
@@ -511,3 +511,26 @@ def _once(record: str, names: Sequence[str], argv: tuple[str, ...], fix: str = "
     if places != sorted(places):
         raise UnclearAnswerError(argv, "its fields are not in Slurm's order", fix)
     return dict(found)
+
+
+class PastStart(NamedTuple):
+    """One start of a job in Slurm's accounting."""
+
+    state: str  # the first word of it
+    nodes: tuple[str, ...]
+
+
+def read_past_starts(output: str) -> list[PastStart]:
+    """Return the starts that sacct has printed; a job that lost a node and ran on has a row for each size."""
+    rows = (line.split("|") for line in output.splitlines() if line.count("|") == 1)
+    found = []
+    for words, names in rows:
+        state = (words.split() or [""])[0]
+        if state == "RESIZING":
+            continue
+        try:
+            nodes = hostlist.expand(names)
+        except InputError:
+            nodes = ()
+        found.append(PastStart(state, nodes))
+    return found

@@ -342,6 +342,11 @@ class Slurm:
             raise
         return answers.read_jobs(rows)
 
+    def past_starts(self, job_ref: str) -> list[answers.PastStart]:
+        """Return each start of a job as Slurm's accounting has it, the oldest first; empty without any."""
+        asked = ("sacct", "--duplicates", "--allocations", "--noheader", "--parsable2", f"--jobs={job_ref}")
+        return answers.read_past_starts(self._run(*asked, "--format=State,NodeList", env=self._plain))
+
     def excluded_by(self, job_ref: str) -> str:
         """Return the host list that a job leaves out, empty if there is none or Slurm knows no such job."""
         try:

@@ -11,6 +11,7 @@ from hpc_elastic.record.node_faults import node_faults
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.record.state import other_job
 from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.end.finish import Finish
 from hpc_elastic.slurm.nodes.nodes import NOT_LOOKED_AFTER, keep_off, look_after, note_taken, one_line
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Say, Start
 from hpc_elastic.slurm.run_jobs.submissions import read_links
@@ -53,6 +54,24 @@ def run_with_nodes(
         for number, job_ref in enumerate(_jobs_to_come(start, ended)):
             said = () if number else requeue_of.said
             keep_off(requeue_of.of(job_ref)._replace(said=said), slurm, say)
+    return ended
+
+
+def begin_with_nodes(finish: Finish, say: Say) -> Ended | None:
+    """Begin a start, as `Finish.begin` does; then remember the nodes that earlier starts have lost.
+
+    Args:
+        finish: of the start.
+        say: prints a line.
+
+    Raises:
+        HpcElasticError: as `Finish.begin`.
+    """
+    ended, start, slurm = finish.begin(), finish.start, finish.slurm
+    blamed = node_faults(finish.log.records, start.paths.name)
+    for restart in range(start.restarts):
+        note_taken(finish.log, blamed, start.epoch._replace(restart=restart), start.job_ref, slurm, say)
+    look_after(start.paths, blamed, start.job_ref, slurm, finish.clock, say)
     return ended
 
 

@@ -41,6 +41,7 @@ from hpc_elastic.slurm.client.commands import Slurm, look
 from hpc_elastic.slurm.client.job_standing import JobFacts, Standing, due_to, standing
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.end import expedited, history, lifecycle, requeue
+from hpc_elastic.slurm.end.begin import charge
 from hpc_elastic.slurm.end.choices import (
     Choice,
     Exit,
@@ -129,6 +130,25 @@ class Finish:
         if has_ended(ended.state) and not facts.other_job:
             others.cancel()
         return ended
+
+    def begin(self) -> Ended | None:
+        """Charge the ends of earlier starts that nobody has recorded; end this one if a budget is exceeded.
+
+        Returns:
+            The end of the script; None: the start may begin.
+
+        Raises:
+            HpcElasticError: as `run`.
+        """
+        self.patiently(self._state)
+        charged = self.patiently(lambda: charge(self.log, self.start, self.slurm, self.say))
+        state, records = self.log.state, [*self.log.records]
+        facts = (self._job_facts if self.start.task is None else self._task_facts)(state, records)
+        choice = lifecycle.before_start(facts, self.budgets, charged)
+        if choice is None:
+            return None
+        others = self._successors() if self.start.task is None else self._other_tasks()
+        return _Doing(self, others, facts, records).do(choice)
 
     def _is_active(self, job_id: str) -> bool:
         """Tell whether a job runs or waits; one of which Slurm tells nothing may."""

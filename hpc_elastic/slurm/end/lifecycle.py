@@ -369,9 +369,7 @@ def _next_of_chain(chain: Chain, cause: Cause, why: str) -> Choice:
 def _spent(facts: Facts, cause: Cause, budgets: RequeueBudgets) -> Spent | None:
     """Return which budget one more requeue for a cause would exceed, None if none."""
     state = facts.counts
-    if in_vain := in_vain_text(
-        state.progress, facts.saved, budgets.max_starts_without_save, of_starts=not facts.is_task
-    ):
+    if in_vain := _saves_in_vain(facts, budgets):
         return Spent(in_vain, Budget.STARTS_WITHOUT_SAVE)
     if cause is Cause.LAUNCH_FAILURE and facts.local:
         return Spent("a local run is not started again after that")  # its user looks on and mends it sooner
@@ -392,6 +390,42 @@ def _used(facts: Facts, cause: Cause) -> int:
     is_counted = state.ended is not None and state.ended.cause is cause  # when its round ended
     is_counted |= cause is Cause.NODE_LOSS and state.only_unfit  # no node was lost
     return state.used(cause) + (not (facts.is_task or is_counted))
+
+
+def before_start(facts: Facts, budgets: RequeueBudgets, charged: Iterable[Cause]) -> Choice | None:
+    """Choose the end of a start that has not begun, as a budget is exceeded already; None: it may begin.
+
+    Args:
+        facts: all that is known; the ends of earlier starts are recorded.
+        budgets: how often the job may be requeued.
+        charged: causes of ends that nobody had recorded, so that no script has compared them.
+    """
+    if has_ended(facts.state) or facts.other_job or facts.is_outdated:
+        return None  # the agents tell so
+    in_vain = _saves_in_vain(facts, budgets) if charged else ""
+    facts = facts._replace(state=_now(facts))  # a run that was released has a new budget
+    state = facts.counts
+    for cause in charged:
+        bound = budgets.of(cause)
+        if bound is not None and state.used(cause) > bound[0]:
+            return _hold(
+                Spent(f"the budget {bound[1].value} = {bound[0]} is spent", bound[1]), facts, budgets, cause
+            )
+    most = budgets.max_requeues
+    if facts.is_task and facts.requeues > most:
+        return _give_up(facts, f"the {most} requeues of this task are used")
+    if not facts.is_task and state.requeues > most:
+        spent = Spent(f"the budget of {most} requeues (max_requeues) is spent", Budget.REQUEUES)
+        return _hold(spent, facts, budgets, Cause.REQUEUE)
+    if in_vain:
+        return _hold(Spent(in_vain, Budget.STARTS_WITHOUT_SAVE), facts, budgets, Cause.REQUEUE)
+    return None
+
+
+def _saves_in_vain(facts: Facts, budgets: RequeueBudgets) -> str:
+    """Return that starts in a row have saved nothing, so many that there is no further one; else nothing."""
+    limit = budgets.max_starts_without_save
+    return in_vain_text(facts.counts.progress, facts.saved, limit, of_starts=not facts.is_task)
 
 
 def _hold(spent: Spent, facts: Facts, budgets: RequeueBudgets, cause: Cause) -> Choice:

@@ -235,8 +235,9 @@ def lead_text(queued: SubmitRequest) -> str:
 def expedited(wanted: SubmitRequest, slurm: Slurm) -> SubmitRequest:
     """Return the request as one whose job starts again at once after a requeue, where the site allows that.
 
-    A job of a chain is never requeued, nor is one whose max_requeues is 0, and another cluster has settings of its own. A script that an older
-    version of this package has written would not see to it that its job ends, and is not held.
+    A job of a chain is never requeued, nor is one with max_requeues = 0, and another cluster has settings of
+    its own. A script that an older version of this package has written would not see to it that its job ends,
+    and is not held.
 
     Args:
         wanted: a job of a run.

@@ -18,11 +18,12 @@ from hpc_elastic.record.state import RunState, has_ended
 from hpc_elastic.settings.of_commands import FINISH
 from hpc_elastic.settings.setting import BUDGET, COUNT, NAMES, NUMBER, SWITCH, flags_of
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.end.bad_nodes import run_with_nodes
+from hpc_elastic.slurm.end.bad_nodes import begin_with_nodes, run_with_nodes
 from hpc_elastic.slurm.end.choices import RequeueBudgets
 from hpc_elastic.slurm.end.expedited import let_end
 from hpc_elastic.slurm.end.finish import Finish
 from hpc_elastic.slurm.end.requeue import PATIENCE_S, last_line
+from hpc_elastic.slurm.end.unwritten import mark_text
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Patience, Start
 from hpc_elastic.text import visible_lines
 
@@ -54,6 +55,8 @@ def main(argv: Sequence[str]) -> int:
     budgets = RequeueBudgets(
         **limits, holds=arguments.on_budget_spent == "hold", resubmits=arguments.resubmit
     )
+    if arguments.begins:
+        return _begin(Finish(start, budgets, slurm, clock, _say))
     try:
         finish = Finish(start, budgets, slurm, clock, _say)
         ended = run_with_nodes(finish.run, finish.log, start, slurm, clock, _say)
@@ -75,6 +78,22 @@ def main(argv: Sequence[str]) -> int:
     if code in _CANNOT_RUN and start.is_submitted:
         _print_nodes(0)
     return getattr(slurm, "asks", None) or code
+
+
+def _begin(finish: Finish) -> int:
+    """Charge earlier ends before a start begins; where that cannot be done now, the next start does it."""
+    start = finish.start
+    noun, restart = ("job", start.restarts) if start.task is None else ("task", start.task.restart)
+    _say(mark_text(restart, noun, start.job_ref))
+    try:
+        ended = begin_with_nodes(finish, _say)
+    except (HpcElasticError, OSError) as error:
+        _say(f"earlier starts are not looked at: {' '.join(str(error).split())}")
+        return ExitCode.OK
+    if ended is None:
+        return ExitCode.OK
+    _print_nodes(0)
+    return _let_end(start, finish.slurm, ended.code, patience_s=0.0)
 
 
 def _print_nodes(number: int) -> None:

@@ -1,0 +1,64 @@
+"""The beginning of a further start of a job: ends without a record are charged before anything is started."""
+
+from __future__ import annotations
+
+from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.record.array_task import TaskStart
+from hpc_elastic.record.journal import Cause, Entry
+from hpc_elastic.record.run_log import RunLog
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.end import unwritten
+from hpc_elastic.slurm.end.unwritten import Told
+from hpc_elastic.slurm.run_jobs.job_start import Say, Start, log_end
+
+
+def charge(log: RunLog, start: Start, slurm: Slurm, say: Say) -> list[Cause]:
+    """Record the ends of earlier starts that nobody has recorded; return their causes.
+
+    Args:
+        log: the journal of the run, as it was read.
+        start: the start that begins.
+        slurm: Slurm's commands; its accounting is asked where there is such an end.
+        say: prints a line.
+
+    Raises:
+        StoreError: a record cannot be written.
+    """
+    if start.local or not (start.restarts or (start.task is not None and start.task.restart)):
+        return []
+    if start.task is not None:
+        return _charge_task(log, start, start.task, slurm, say)
+    found = unwritten.of_job(log.state, start.epoch, Told())
+    if not found:
+        return []
+    found = unwritten.of_job(log.state, start.epoch, _told(start, start.restarts, slurm))
+    for entry in unwritten.entries_of(found, log.state, start.epoch, start.job_ref):
+        _write(log, entry)
+    for one in found:
+        say(f"start {one.restart} of this job has ended without a record ({one.cause.value}): {one.why}")
+    return [one.cause for one in found]
+
+
+def _charge_task(log: RunLog, start: Start, task: TaskStart, slurm: Slurm, say: Say) -> list[Cause]:
+    member = unwritten.member_of(log.state, task)
+    if member is None:
+        return []
+    entry, why = unwritten.of_task(log.state, member, _told(start, task.restart, slurm))
+    _write(log, entry)
+    cause = getattr(entry, "cause", Cause.REQUEUE)
+    say(f"an earlier start of this task has ended without a record ({cause.value}): {why}")
+    return [cause]
+
+
+def _write(log: RunLog, entry: Entry) -> None:
+    log.commit(lambda _state: entry)
+
+
+def _told(start: Start, restarts: int, slurm: Slurm) -> Told:
+    """Return what Slurm tells of the earlier starts; its accounting only if it knows all of them."""
+    try:
+        rows = slurm.past_starts(start.job_ref)
+    except HpcElasticError:
+        rows = []
+    known = rows[:restarts] if len(rows) in (restarts, restarts + 1) else ()
+    return Told(known, log_end(start.paths, start.job_ref))

@@ -1,0 +1,195 @@
+"""Starts that have ended without a record: all that could write one were gone. Pure.
+
+All nodes of a job were lost together, or Slurm has killed the agents and finish before they came to write.
+The next start finds that out, and charges the end to its cause before it begins:
+
+    Slurm's accounting names the cause            -> that
+    Slurm has named it in the batch log           -> that
+    agents had been asked to leave                -> the cause of that
+    nobody has said a word, and there is a log    -> the batch host was lost: Slurm tells all others there
+    else                                          -> not known, as a requeue by hand
+
+Of a task of an array the end of its last start is charged to the round in which it was.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from hpc_elastic.named_tuple import NamedTuple
+from hpc_elastic.record.array_task import TaskStart, start_of
+from hpc_elastic.record.journal import (
+    Cause,
+    Entry,
+    Epoch,
+    EpochStarted,
+    Member,
+    NodeLeft,
+    Requeued,
+    RoundEnded,
+)
+from hpc_elastic.record.state import RunState, has_ended
+from hpc_elastic.record.why_left import drain_cause
+from hpc_elastic.slurm.client.answers import PastStart
+from hpc_elastic.slurm.client.job_standing import due_to
+
+NOT_KNOWN = "nothing tells why"
+_SILENT = "neither Slurm nor an agent has said a word"
+_CAUSE_OF = {
+    "NODE_FAIL": Cause.NODE_LOSS,
+    "BOOT_FAIL": Cause.NODE_LOSS,
+    "PREEMPTED": Cause.PREEMPTION,
+    "TIMEOUT": Cause.TIME_LIMIT,
+    "LAUNCH_FAILED": Cause.LAUNCH_FAILURE,
+}
+_MARK = re.compile(r"^.*hpc_elastic finish: this is start (\d+) of (?:job|task) \S+$", re.MULTILINE)
+
+
+class Told(NamedTuple):
+    """What is told about the starts of a job from outside of its records."""
+
+    accounted: Sequence[PastStart] = ()  # by Slurm's accounting, one for each start; empty if it is not known
+    log: str = ""  # the end of the log of the batch script
+
+
+class Unwritten(NamedTuple):
+    """The end of a start that nobody has recorded."""
+
+    restart: int  # of the job or task
+    cause: Cause
+    nodes: tuple[str, ...]  # that were lost, as far as that is known
+    why: str  # for people
+
+
+def mark_text(start: int, noun: str, job_ref: str) -> str:
+    """Return the line by which a log tells where a start begins in it.
+
+    Args:
+        start: restart count of Slurm.
+        noun: job or task.
+        job_ref: its name.
+    """
+    return f"this is start {start} of {noun} {job_ref}"
+
+
+def part_of(log: str, restart: int) -> str:
+    """Return the part of a log that one start has written, as far as its beginning is marked.
+
+    Args:
+        log: of the batch script.
+        restart: of the start.
+    """
+    began = 0
+    for mark in _MARK.finditer(log):
+        if int(mark[1]) > restart:
+            return log[began : mark.start()]
+        began = mark.end()
+    return log[began:]
+
+
+def of_job(state: RunState, epoch: Epoch, told: Told) -> list[Unwritten]:
+    """Return the ends of earlier starts of a job that have no record, the oldest first.
+
+    Args:
+        state: the run, before this start has begun in it.
+        epoch: of this start.
+        told: by Slurm.
+    """
+    known = state.epoch
+    is_mine = (known.submission, known.link) == (epoch.submission, epoch.link)
+    if known.submission > epoch.submission or (is_mine and has_ended(state)):
+        return []
+    first = 0
+    if is_mine:
+        is_recorded = state.requeued or state.ending is not None  # one that is held was put back for that
+        first = known.restart + is_recorded
+    return [_end(state, epoch._replace(restart=restart), told) for restart in range(first, epoch.restart)]
+
+
+def _end(state: RunState, epoch: Epoch, told: Told) -> Unwritten:
+    began = state.epoch.script == epoch.script
+    row = told.accounted[epoch.restart] if epoch.restart < len(told.accounted) else None
+    nodes = row.nodes if row is not None else state.expected if began else ()
+    cause, why, is_silent = _cause(state if began else None, row, part_of(told.log, epoch.restart))
+    if cause is not Cause.NODE_LOSS:
+        return Unwritten(epoch.restart, cause, (), why)
+    host = (state.batch_host,) if began and state.batch_host else nodes[:1]
+    return Unwritten(epoch.restart, cause, host if is_silent or len(nodes) == 1 else (), why)
+
+
+def _cause(state: RunState | None, row: PastStart | None, log: str) -> tuple[Cause, str, bool]:
+    """Return why a start has ended, the same for people, and whether its batch host has said nothing.
+
+    Args:
+        state: the run, if the start has begun in it.
+        row: of Slurm's accounting.
+        log: the part of the log that the start has written.
+    """
+    asked = None if state is None else drain_cause(state)
+    said = due_to(log)
+    is_silent = bool(log.strip()) and said is None and asked is None
+    by_slurm = None if row is None else _CAUSE_OF.get(row.state)
+    if by_slurm is not None and row is not None:
+        return by_slurm, f"Slurm has it as {row.state}", is_silent
+    if said is not None:
+        return said, "Slurm has said so in the batch log", False
+    if asked is not None:
+        return asked, "its agents had been asked to leave", False
+    if is_silent and row is None:
+        return Cause.NODE_LOSS, _SILENT, True
+    return Cause.REQUEUE, NOT_KNOWN, False
+
+
+def entries_of(found: Iterable[Unwritten], state: RunState, epoch: Epoch, job_id: str) -> list[Entry]:
+    """Return the records of the ends of earlier starts of a job.
+
+    Args:
+        found: these.
+        state: the run before.
+        epoch: of the start that has found them.
+        job_id: its job.
+    """
+    made: list[Entry] = []
+    for one in found:
+        mine = Epoch(epoch.submission, epoch.link, one.restart, 0)
+        if state.epoch.script == mine.script:
+            mine = state.epoch
+        else:
+            made.append(EpochStarted(mine, job_id, ()))
+        made.append(Requeued(mine, one.cause, f"found by the next start: {one.why}", nodes=one.nodes))
+    return made
+
+
+def member_of(state: RunState, start: TaskStart) -> Member | None:
+    """Return the agent of an earlier start of a task that is still a member of the running round.
+
+    Args:
+        state: the run.
+        start: of the task.
+    """
+    members = () if state.running is None else state.running.members
+    for member in members:
+        known = start_of(member.node_id)
+        is_earlier = known is not None and known.task == start.task and known.restart < start.restart
+        if is_earlier and member.node_id not in state.left:
+            return member
+    return None
+
+
+def of_task(state: RunState, member: Member, told: Told) -> tuple[Entry, str]:
+    """Return the record of the end of an earlier start of a task, and its cause for people.
+
+    Args:
+        state: the run; a round runs.
+        member: the agent of that start in it.
+        told: by Slurm.
+    """
+    known = start_of(member.node_id)
+    restart = 0 if known is None else known.restart
+    row = told.accounted[restart] if restart < len(told.accounted) else None
+    cause, why, _ = _cause(None, row, part_of(told.log, restart))
+    number = 0 if state.running is None else state.running.number
+    if cause is Cause.NODE_LOSS:
+        return RoundEnded(number, cause, (member.node,), None), why
+    return NodeLeft(state.epoch, member.node_id, member.node, cause, f"found by the next start: {why}"), why

@@ -1,0 +1,221 @@
+"""Ends of starts that nobody has recorded: found by the next start, and charged once to their cause."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.array_task import TaskStart
+from hpc_elastic.record.journal import (
+    Budget,
+    Cause,
+    Decision,
+    Drained,
+    DrainRequested,
+    Entry,
+    Epoch,
+    EpochStarted,
+    Member,
+    NodeLeft,
+    Requeued,
+    RoundEnded,
+    RoundFormed,
+    RunEnded,
+    StopAgreed,
+    Then,
+)
+from hpc_elastic.record.node_faults import node_faults
+from hpc_elastic.record.run_log import read_records, read_state
+from hpc_elastic.record.state import RunState
+from hpc_elastic.slurm.client.answers import PastStart, read_past_starts
+from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.end.choices import RequeueBudgets
+from hpc_elastic.slurm.end.finish import Finish
+from hpc_elastic.slurm.end.unwritten import Told, mark_text, member_of, of_job, of_task, part_of
+from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
+from hpc_elastic.store.node_events import Fault
+from tests.slurm.stand_in import FakeJob
+from tests.slurm.test_finish import FastClock, job, paths, write
+from tests.slurm.test_lifecycle import round_of, state_of
+
+__all__ = ["job", "paths"]
+FIRST = Epoch(0, 0, 0, 0)
+NEXT = FIRST._replace(restart=1)
+BEGAN = EpochStarted(FIRST, "7", ("n1", "n2"), "n1", "2:2")
+ROUND = round_of(FIRST)
+ASKED = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "")
+WORD = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-28T10:00:00 DUE TO {} ***\n"
+LOG = "training\n"
+
+
+def causes(state: RunState, epoch: Epoch, told: Told) -> list[tuple[Cause, tuple[str, ...]]]:
+    """Return the causes and the lost nodes of the ends that nobody has recorded."""
+    return [(one.cause, one.nodes) for one in of_job(state, epoch, told)]
+
+
+@pytest.mark.parametrize(
+    ("entries", "told", "cause", "nodes"),
+    [
+        ((), Told(log=LOG), Cause.NODE_LOSS, ("n1",)),  # the batch host went with all that it would have said
+        ((), Told([PastStart("NODE_FAIL", ("n1", "n2"))], LOG), Cause.NODE_LOSS, ("n1",)),
+        ((), Told([PastStart("NODE_FAIL", ("n1", "n2"))], WORD.format("NODE FAILURE")), Cause.NODE_LOSS, ()),
+        ((), Told([PastStart("PREEMPTED", ("n1", "n2"))], LOG), Cause.PREEMPTION, ()),
+        ((), Told([PastStart("TIMEOUT", ("n1", "n2"))], LOG), Cause.TIME_LIMIT, ()),
+        ((), Told([PastStart("REQUEUED", ("n1", "n2"))], LOG), Cause.REQUEUE, ()),
+        ((), Told(log=WORD.format("PREEMPTION")), Cause.PREEMPTION, ()),
+        ((), Told(log=WORD.format("JOB REQUEUE")), Cause.REQUEUE, ()),
+        ((), Told(log=WORD.format("TIME LIMIT")), Cause.TIME_LIMIT, ()),
+        ((ASKED,), Told(log=LOG), Cause.PREEMPTION, ()),  # finish was killed before it came to write
+        ((ASKED, Drained(FIRST, Cause.TIME_LIMIT, 9, "")), Told(log=LOG), Cause.TIME_LIMIT, ()),
+        ((), Told(), Cause.REQUEUE, ()),  # the log is gone, and there is no accounting
+    ],
+)
+def test_an_end_without_a_record_has_the_cause_that_is_told(
+    entries: tuple[Entry, ...], told: Told, cause: Cause, nodes: tuple[str, ...]
+) -> None:
+    """Slurm's own word counts most, then that of the agents; where nothing tells, nothing is claimed."""
+    assert [(cause, nodes)] == causes(state_of(BEGAN, ROUND, *entries), NEXT, told)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        (Requeued(FIRST, Cause.PREEMPTION),),
+        (RunEnded(Decision.HELD, 75, "a budget is spent", None),),  # it was put back to be held
+        (RunEnded(Decision.DONE, 0, "", None),),
+    ],
+)
+def test_an_end_with_a_record_is_not_charged_again(entries: tuple[Entry, ...]) -> None:
+    """Whoever came first has counted it."""
+    assert [] == causes(state_of(BEGAN, ROUND, *entries), NEXT, Told(log=LOG))
+    assert [] == causes(state_of(BEGAN, ROUND), FIRST, Told(log=LOG))  # the start itself
+
+
+def test_starts_that_no_agent_has_begun_are_charged_too() -> None:
+    """Each one by its own part of the log, as far as that can be told apart."""
+    log = f"{LOG}{WORD.format('PREEMPTION')}" + "".join(
+        f"[10:00:0{start}] hpc_elastic finish: {mark_text(start, 'job', '7')}\n{words}"
+        for start, words in ((1, ""), (2, WORD.format("TIME LIMIT")))
+    )
+    third = FIRST._replace(restart=3)
+    found = [one.cause for one in of_job(state_of(BEGAN, ROUND), third, Told(log=log))]
+    assert [Cause.PREEMPTION, Cause.REQUEUE, Cause.TIME_LIMIT] == found
+    assert [0, 1, 2] == [one.restart for one in of_job(RunState(), third, Told())]
+    assert "PREEMPTION" in part_of(log, 0)
+    assert "TIME LIMIT" not in part_of(log, 1)
+
+
+def test_the_rows_of_the_accounting_are_starts() -> None:
+    """A job that has lost a node and ran on has a row for each of its sizes."""
+    output = "RESIZING|n[1-3]\nNODE_FAIL|n[1-2]\nCANCELLED by 1000|n1\nRUNNING|n[1-2]\n"
+    rows = read_past_starts(output)
+    assert ["NODE_FAIL", "CANCELLED", "RUNNING"] == [row.state for row in rows]
+    assert ("n1", "n2") == rows[0].nodes
+
+
+def begin(
+    paths: RunPaths, job: FakeJob, restart: int, budgets: RequeueBudgets
+) -> tuple[Ended | None, list[str]]:
+    """Begin a start of job 7; return its end if it may not begin, and the lines for the log."""
+    said: list[str] = []
+    start = Start(paths, FIRST._replace(restart=restart), "7", 2, local=False, srun_exit_code=0)
+    job.set(Restarts=str(restart))
+    return Finish(start, budgets, Slurm(job.environ), FastClock(), said.append).begin(), said
+
+
+def log_of(paths: RunPaths, text: str) -> None:
+    """Write the log of the batch script."""
+    with open(paths.batch_log.replace("%j", "7"), "a", encoding="utf-8") as log:
+        log.write(text)
+
+
+@pytest.mark.parametrize(
+    ("budgets", "most", "budget"),
+    [
+        (RequeueBudgets(max_node_losses=1), 1, Budget.NODE_LOSSES),
+        (RequeueBudgets(max_node_losses=0), 0, Budget.NODE_LOSSES),
+        (RequeueBudgets(max_requeues=2), 2, Budget.REQUEUES),
+    ],
+)
+def test_a_budget_of_so_many_allows_so_many(
+    paths: RunPaths, job: FakeJob, budgets: RequeueBudgets, most: int, budget: Budget
+) -> None:
+    """Though nobody but the next start is there to count; then the job is held, and says why."""
+    log_of(paths, LOG)
+    for restart in range(most + 1):
+        if restart:
+            assert begin(paths, job, restart, budgets)[0] is None
+        epoch = FIRST._replace(restart=restart)
+        write(paths, BEGAN._replace(epoch=epoch), round_of(epoch, restart + 1))
+    ended, said = begin(paths, job, most + 1, budgets)
+    assert ended is not None
+    assert ExitCode.REQUEUE == ended.code
+    state = read_state(paths)
+    assert state.ending is not None
+    assert (Decision.HELD, budget) == (state.ending.decision, state.ending.budget)
+    assert ["scontrol requeuehold 7"] == [call for call in job.calls if call.startswith("scontrol requeue")]
+    assert any("has ended without a record (node_loss)" in line for line in said)
+    assert (most + 1) == state.used(Cause.NODE_LOSS)
+    faults = node_faults(read_records(paths), "r")
+    assert [("n1", Fault.NODE_LOSS)] * (most + 1) == [(one.event.host, one.event.fault) for one in faults]
+
+
+def test_starts_that_save_nothing_are_counted_though_finish_is_killed_each_time(
+    paths: RunPaths, job: FakeJob
+) -> None:
+    """The workers tell their steps, so that it is known that they save nothing."""
+    log_of(paths, WORD.format("PREEMPTION"))
+    for restart in range(3):
+        assert begin(paths, job, restart, RequeueBudgets())[0] is None
+        epoch = FIRST._replace(restart=restart)
+        write(paths, BEGAN._replace(epoch=epoch), round_of(epoch, restart + 1))
+        write(paths, ASKED, StopAgreed(restart + 1, 5))
+    assert begin(paths, job, 3, RequeueBudgets())[0] is not None
+    ending = read_state(paths).ending
+    assert ending is not None
+    assert (Decision.HELD, Budget.STARTS_WITHOUT_SAVE) == (ending.decision, ending.budget)
+    assert 3 == read_state(paths).used(Cause.PREEMPTION)
+
+
+def test_each_end_is_charged_once_whoever_looks(paths: RunPaths, job: FakeJob) -> None:
+    """A beginning that was killed half-way is done again."""
+    log_of(paths, LOG)
+    write(paths, BEGAN, ROUND)
+    for _ in range(3):
+        assert begin(paths, job, 2, RequeueBudgets())[0] is None
+    found = [record.entry for record in read_records(paths) if isinstance(record.entry, Requeued)]
+    assert [0, 1] == [entry.epoch.restart for entry in found]
+    assert 2 == read_state(paths).requeues
+
+
+def test_a_run_that_was_released_begins(paths: RunPaths, job: FakeJob) -> None:
+    """Its budget is full again, and the hold itself was no end without a record."""
+    log_of(paths, LOG)
+    write(paths, BEGAN, ROUND)
+    assert begin(paths, job, 1, RequeueBudgets(max_node_losses=0))[0] is not None
+    assert begin(paths, job, 2, RequeueBudgets(max_node_losses=0))[0] is None
+    assert 1 == len([one for one in read_records(paths) if isinstance(one.entry, Requeued)])
+
+
+OLD = "n1.5@9_0-0-0"
+TASKS = RoundFormed(1, FIRST, (Member(OLD, "n1", 1), Member("n2.6@9_1-0-0", "n2", 1)), "n1", 1234, None)
+TASK = TaskStart("9_0", 1, 0)
+
+
+def test_the_end_of_a_task_is_charged_to_its_round() -> None:
+    """As its agent would have done; that of another task, and one that has said so, is left alone."""
+    state = state_of(BEGAN, TASKS)
+    member = member_of(state, TASK)
+    assert member is not None
+    assert OLD == member.node_id
+    lost, _ = of_task(state, member, Told(log=LOG))
+    assert RoundEnded(1, Cause.NODE_LOSS, ("n1",), None) == lost
+    left, _ = of_task(state, member, Told(log=WORD.format("PREEMPTION")))
+    assert isinstance(left, NodeLeft)
+    assert (OLD, Cause.PREEMPTION) == (left.node_id, left.cause)
+    assert 1 == state_of(BEGAN, TASKS, left).used(Cause.PREEMPTION)
+    assert member_of(state_of(BEGAN, TASKS, left), TASK) is None
+    assert member_of(state_of(BEGAN, TASKS, lost), TASK) is None
+    assert member_of(state, TASK._replace(restart=0)) is None
+    assert member_of(state, TASK._replace(task="9_2")) is None
