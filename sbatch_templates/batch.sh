@@ -15,6 +15,7 @@ signals=(TERM INT HUP USR1 USR2)  # those that Slurm and people send to a batch 
 beats=''
 watcher=''  # these two: the processes beside this one
 again=''
+heard=''  # not empty: SIGTERM has come, so that Slurm may be ending this job
 
 # --- The beginning of the job -------------------------------------------------------------------------------
 
@@ -23,7 +24,7 @@ again=''
 # of this run need, if that is more than the script says; sbatch got a --signal that fits. 0: as it says.
 # $4: not empty for a job that was queued with --requeue=expedite.
 begin_job() {
-  trap : "${signals[@]}"  # this shell outlives srun, and then decides
+  listen  # this shell outlives srun, and then decides
   export HPC_ELASTIC_SUBMISSION=${1:-0} HPC_ELASTIC_LINK=${2:-0} HPC_ELASTIC_RELAUNCH=0
   export HPC_ELASTIC_EXPEDITED=${4:-}
   [ "${3:-0}" = 0 ] || agent+=(--warn-timeout="$3")
@@ -38,8 +39,14 @@ begin_again() {
   trap '' "${signals[@]}"
   said=$("${elastic[@]}" finish "${finish[@]}" --begins)
   code=$?
-  trap : "${signals[@]}"
+  listen
   [ -z "$said" ] || exit "$code"
+}
+
+# Has signals not end this shell. A SIGTERM that comes before srun was not heard by any agent.
+listen() {
+  trap : "${signals[@]}"
+  trap 'heard=TERM' TERM
 }
 
 # Makes the command `module` on a node whose shells do not have it. A text and no function, since what the
@@ -153,8 +160,9 @@ finish_srun() {
   trap '' "${signals[@]}"  # finish inherits that, so Slurm's signals do not kill it
   nodes=$(run_finish --srun-exit-code="$1" --relaunch="$HPC_ELASTIC_RELAUNCH")
   code=$?
-  trap : "${signals[@]}"
+  listen
   [ "$code" -eq 80 ] || exit "$code"
+  heard=''
   again=yes  # that srun waits for 45 s at most: a node that rebooted can keep the old step alive for ever
   return "$code"
 }
@@ -180,7 +188,7 @@ start_beside() {
   trap '' "${signals[@]}"
   "$@" &
   disown  # bash does not report its end
-  trap : "${signals[@]}"
+  listen
   trap 'kill -9 $beats $watcher 2> /dev/null' EXIT
 }
 

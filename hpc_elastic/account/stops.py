@@ -109,7 +109,8 @@ def left(stop: Stop, entry: Drained | Requeued, before: RunState, after: RunStat
     if cause is not entry.cause:
         return stop
     if isinstance(entry, Requeued):
-        stop = stop._replace(asker=requeued_for(before, entry), setup=entry.failure or stop.setup)
+        setup, nodes = entry.failure or stop.setup, entry.nodes or stop.nodes
+        stop = stop._replace(asker=requeued_for(before, entry), setup=setup, nodes=nodes)
     else:
         stop = stop._replace(asker=who_asked(after, cause), nodes=entry.missing or stop.nodes)
     if cause in _WITH_WORDS and entry.detail:

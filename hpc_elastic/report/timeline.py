@@ -52,7 +52,7 @@ from hpc_elastic.record.progress import BEGINNING, writer_node
 from hpc_elastic.record.state import NO_EPOCH, RunState, apply
 from hpc_elastic.record.why_left import EarlyNotice, asked_text, requeued_for, who_asked
 from hpc_elastic.report.causes_text import code_text, is_for_unfit, unfit_text, unsaved_text
-from hpc_elastic.text import count_text, last_words
+from hpc_elastic.text import count_text, few_text, last_words
 
 _MOST_NAMES = 8
 _MOST_WORDS = 120  # of an error, in one line
@@ -350,8 +350,9 @@ def _drained(entry: Drained, before: RunState, span_s: float | None) -> str:
 def _requeued(entry: Requeued, before: RunState, _span_s: float | None) -> str:
     is_told = entry.cause is Cause.LAUNCH_FAILURE and entry.detail  # the part that could not start, and how
     told = entry.detail if entry.failure is None else entry.failure.text
-    why = told if is_told else requeued_for(before, entry).text
-    return f"requeued ({why or why_text(entry.cause, before)})"
+    why = (told if is_told else requeued_for(before, entry).text) or why_text(entry.cause, before)
+    lost = f": {few_text(entry.nodes)}" if entry.nodes else ""
+    return f"requeued ({why}{lost})"
 
 
 def _node_unfit(entry: NodeUnfit, _before: RunState, _span_s: float | None) -> str:

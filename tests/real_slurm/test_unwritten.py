@@ -13,6 +13,7 @@ from tests.real_slurm.unwritten import (
     ONE,
     end_with_a_program_that_is_not_there,
     lose_all_nodes_again_and_again,
+    preempt_before_the_agents_listen,
     refuse_a_second_job,
 )
 
@@ -37,3 +38,9 @@ def test_nodes_that_are_lost_with_everybody_on_them_are_counted(cluster: Cluster
     run = submit(cluster, (*ONE, *LOST_OFTEN), plain(cluster, *SLOW, steps=4000))
     lost = lose_all_nodes_again_and_again(cluster, run)
     assert lost == [node for entry in run.entries(Requeued) for node in entry.nodes]
+
+
+def test_a_preemption_before_the_agents_listen_starts_nothing(cluster: Cluster) -> None:
+    """The job goes back to the queue as preempted, and no agent is started in its grace."""
+    run = submit(cluster, ONE, plain(cluster, *SLOW, steps=200))
+    preempt_before_the_agents_listen(cluster, run)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from hpc_elastic.record.journal import Budget, Cause, Decision, EpochStarted, Requeued, RoundFormed
 from hpc_elastic.slurm.client import hostlist
 from tests.real_slurm.cluster import Cluster
@@ -54,6 +56,10 @@ def end_with_a_program_that_is_not_there(cluster: Cluster, run: Run) -> None:
     assert "finish cannot be run" not in log
 
 
+def _has_restarted(run: Run, times: str) -> bool:
+    return run.job().get("Restarts") == times
+
+
 def lose_all_nodes_again_and_again(cluster: Cluster, run: Run) -> list[str]:
     """Power the nodes of a run off at once, in each of its starts, until its budget of lost nodes is spent.
 
@@ -71,7 +77,7 @@ def lose_all_nodes_again_and_again(cluster: Cluster, run: Run) -> list[str]:
         for node in nodes:
             cluster.crash(node)
         before = str(start + 1)
-        cluster.wait_for(lambda before=before: run.job().get("Restarts") == before, 90, "Slurm to notice")
+        cluster.wait_for(partial(_has_restarted, run, before), 90, "Slurm to notice")
         for node in nodes:
             cluster.boot(node)
     ended = run.wait_ending().ending
@@ -83,3 +89,23 @@ def lose_all_nodes_again_and_again(cluster: Cluster, run: Run) -> list[str]:
     assert 2 == len(run.entries(RoundFormed))
     assert "2 of 5 requeues" in run.command("status", str(run.directory)).stdout
     return lost
+
+
+def preempt_before_the_agents_listen(cluster: Cluster, run: Run) -> None:
+    """Preempt a run as soon as its job runs: its signal ends the agents, or they hear it as they begin.
+
+    Either way nothing is started in the grace, and the run comes back.
+
+    Args:
+        cluster: with a grace time.
+        run: was submitted just now.
+    """
+    cluster.wait_state(run.job_id, "RUNNING")
+    high = cluster.submit_high(len(cluster.node_names))
+    cluster.wait_for(partial(_has_restarted, run, "1"), 90, "the requeue")
+    assert "start the agents again" not in run.log()
+    cluster.as_root("scancel", high)
+    run.wait_round(1, 90)
+    assert [Cause.PREEMPTION] == [entry.cause for entry in run.entries(Requeued)]
+    assert not any(entry.epoch.relaunch for entry in run.entries(EpochStarted))
+    run.wait_ending()

@@ -9,7 +9,7 @@ from hpc_elastic.slurm.end.choices import Exit, Relaunch, Requeue
 from hpc_elastic.slurm.end.lifecycle import decide
 from hpc_elastic.slurm.end.lifecycle import decide as decide_task
 from tests.slurm.test_array_lifecycle import BASE as TASK
-from tests.slurm.test_lifecycle import BUDGETS, EPOCH, ROUND, STARTED, facts, round_of, scontrol
+from tests.slurm.test_lifecycle import BUDGETS, EPOCH, IN_GRACE, ROUND, STARTED, facts, round_of, scontrol
 
 
 @pytest.mark.parametrize(("relaunch", "kind"), [(2, Relaunch), (3, Requeue)])
@@ -46,3 +46,14 @@ def test_an_agent_of_a_task_that_cannot_start_fails_the_run(code: int, submissio
     assert kind is type(
         decide_task(TASK._replace(srun_exit_code=code, epoch=Epoch(submission, 0, 1, 0)), BUDGETS)
     )
+
+
+@pytest.mark.parametrize("code", [143, 137, 1])
+def test_no_agent_is_started_in_the_grace_of_a_preemption(code: int) -> None:
+    """They were ended by its SIGTERM before they could hear it; the job goes back for what it is."""
+    choice = decide(facts(STARTED, job=IN_GRACE, srun_exit_code=code), BUDGETS)
+    assert isinstance(choice, Requeue)
+    assert Cause.PREEMPTION is choice.cause
+    task = decide_task(TASK._replace(srun_exit_code=code, job=IN_GRACE), BUDGETS)
+    assert isinstance(task, Requeue)
+    assert Cause.PREEMPTION is task.cause

@@ -57,3 +57,14 @@ def test_a_further_start_begins_unless_a_budget_is_spent(
     assert code == node.run([answer, ("", 3)])
     assert "--begins" in node.lines("calls")[0]["words"]
     assert sruns == len(node.lines("sruns"))
+
+
+def test_a_sigterm_that_came_before_srun_is_remembered(tmp_path: Path) -> None:
+    """Slurm may be ending the job: no agent would hear of it again, so none is started; finish asks Slurm."""
+    node = make_node(tmp_path)
+    assert 75 == node.run([("", 75)], setup=["kill -TERM $$"])
+    assert [] == node.lines("sruns")
+    (finish,) = node.lines("calls")
+    assert "--srun-exit-code=1" in finish["words"]
+    assert 75 == node.run([("4", 80), ("", 75)], setup=["kill -TERM $$"])
+    assert 1 == len(node.lines("sruns"))  # Slurm does nothing to the job

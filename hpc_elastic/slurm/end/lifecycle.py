@@ -22,6 +22,7 @@ node, and decides for itself alone; the run is that of all tasks.
     running, the node of a task is not needed      -> Requeue where a throttle keeps it waiting, else Leave
     running, too few tasks are left for the run    -> Exit, recorded as failed
     running and drained, or the task's agent left  -> Requeue
+    running in the grace of a preemption           -> Requeue: nothing is started in it
     running, neither of that                       -> Relaunch while that budget lasts, then Requeue
 
 Requeue is bounded, each cause by a budget of its own, for all starts of the run; that of a task by the
@@ -275,6 +276,8 @@ def _without_word(facts: Facts, budgets: RequeueBudgets) -> Choice:
     }
     if code in never and _is_unused(facts):
         return failed(f"no agent could start, {never[code]} (exit code {code} of srun); see the lines above")
+    if facts.job is not None and facts.job.warned:  # the signal came before the agents heard any
+        return _requeue(facts, Cause.PREEMPTION, budgets)
     said, cause, nodes = _vanished(facts)
     if relaunch < budgets.max_relaunch and nodes > 0:
         on = mode.agents.format(nodes=count_text(nodes, "node"))
@@ -408,9 +411,10 @@ def before_start(facts: Facts, budgets: RequeueBudgets, charged: Iterable[Cause]
     for cause in charged:
         bound = budgets.of(cause)
         if bound is not None and state.used(cause) > bound[0]:
-            return _hold(
-                Spent(f"the budget {bound[1].value} = {bound[0]} is spent", bound[1]), facts, budgets, cause
+            text = (
+                f"the budget {bound[1].value} = {bound[0]} is spent; before this start: {_word(facts, cause)}"
             )
+            return _hold(Spent(text, bound[1]), facts, budgets, cause)
     most = budgets.max_requeues
     if facts.is_task and facts.requeues > most:
         return _give_up(facts, f"the {most} requeues of this task are used")

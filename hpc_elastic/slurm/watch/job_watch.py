@@ -343,6 +343,8 @@ class JobWatch:
 
     def _look_at_limit(self) -> float:
         """Begin the drain if it is time; return when to look again [s]."""
+        if self._first_at is None and self._tell_grace():
+            return math.inf
         left_s, now = self._left_s(), self._clock.monotonic()
         if left_s is None:
             return now + _AGAIN_S
@@ -352,15 +354,30 @@ class JobWatch:
             self._first_at = now
         self._ends_at = now + left_s
         early_s = self._early_s(left_s)
-        if early_s > _NEAR_S:  # the end may be moved till then, and saves may turn out to be slow
-            return now + min(early_s / 2, _MOST_S)
-        if early_s > ASK_TIMEOUT_S:  # Slurm has so long to answer for the last time
-            return now + early_s - ASK_TIMEOUT_S
         if early_s > 0:
-            return now + early_s
+            return now + _pause_s(early_s)
         until = now + max(left_s, 0.0) + deadlines.stop_s(self._site())
         self._tell(Notice(Cause.TIME_LIMIT, _limit_text(left_s), until))
         return math.inf
+
+    def _tell_grace(self) -> bool:
+        """Tell that the job is being preempted, if it is; its SIGTERM may have come before this agent."""
+        try:
+            fields = self._slurm.show_job(self._place.job_ref)
+            if fields is None or not job_facts(fields).warned:
+                return False
+            left_s = self._slurm.time_left_s(self._place.job_ref)
+        except SlurmError:
+            return False
+        site = self._site()
+        found = deadlines.why(fields, self._place.restarts, site)
+        if found.cause is not Cause.PREEMPTION:
+            return False
+        until = (
+            None if left_s is None else self._clock.monotonic() + max(left_s, 0.0) + deadlines.stop_s(site)
+        )
+        self._tell(Notice(Cause.PREEMPTION, found.words, until))
+        return True
 
     def _site(self) -> Site:
         """Return the times that the run directory keeps, else those of Slurm, which may take it some time."""
@@ -391,6 +408,18 @@ class JobWatch:
             if node not in self._draining:
                 self._draining.add(node)
                 self._tell(Notice(Cause.PREEMPTION, f"the drain of {node} ({reason or 'no reason given'})"))
+
+
+def _pause_s(early_s: float) -> float:
+    """Return how long until the next look at the limit [s].
+
+    Args:
+        early_s: until the drain begins [s].
+    """
+    if early_s > _NEAR_S:  # the end may be moved till then, and saves may turn out to be slow
+        return min(early_s / 2, _MOST_S)
+    # Slurm has so long to answer for the last time
+    return early_s - ASK_TIMEOUT_S if early_s > ASK_TIMEOUT_S else early_s
 
 
 def _limit_text(left_s: float) -> str:
