@@ -3,12 +3,15 @@
 In a hang most ranks wait in the same place for the few that never came there. Ranks are put
 together by where they are: step, section, stack; first finely, then ever more coarsely, until more
 than half of them are in one place. The others are the odd ones.
+
+Ranks that wait for each other fall silent together. Where some go on, the ranks are not in lockstep: those
+that go on are never the odd ones, however far behind.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 from hpc_elastic.named_tuple import NamedTuple
@@ -18,6 +21,7 @@ _PY_SPY = re.compile(r"^\s+(?P<name>\S.*) \((?P<file>[^()]*):(?P<line>\d+)\)$")
 _MOST_FRAMES = 40
 _MOST_RANKS = 8  # that are named one by one
 _MOST_PLACES = 4
+_GOES_ON = 0.5  # share of the longest silence; ranks that wait for each other have been silent for as long
 _WAITING = {  # functions that wait and do not tell for which thing: the frame around them tells more
     "threading.py",
     "selectors.py",
@@ -70,6 +74,7 @@ class RankLook(NamedTuple):
     log: str = ""  # its stderr
     stack: str = ""  # the text of its main thread's stack
     moved: int = 0  # read and written by it and its children [bytes]
+    silence_s: float | None = None  # since its last sign of progress [s]; None: an older agent does not tell
 
     @property
     def innermost(self) -> Frame | None:
@@ -105,6 +110,9 @@ class RankLook(NamedTuple):
         look = cls(rank, node)
         texts = {name: data[name] for name in _TEXTS if isinstance(data.get(name), str)}
         numbers = {name: data[name] for name in _NUMBERS if isinstance(data.get(name), int)}
+        silence = data.get("silence_s")
+        if isinstance(silence, int | float):
+            look = look._replace(silence_s=float(silence))
         frames = data.get("frames")
         if isinstance(frames, list):
             whole = [frame for frame in frames if isinstance(frame, list) and len(frame) == _FRAME_PARTS]
@@ -164,18 +172,52 @@ class Vote(NamedTuple):
 
     odd: tuple[RankLook, ...] = ()  # empty if no place has more than half of the ranks
     others: tuple[RankLook, ...] = ()
+    in_lockstep: bool = True  # False: the others go on
 
 
-def odd_ones(looks: Iterable[RankLook]) -> Vote:
-    """Return the ranks that are not where most ranks are."""
+def odd_ones(looks: Iterable[RankLook], suspects: Collection[int] = ()) -> Vote:
+    """Return the ranks that are not where most of those are that make no progress; the culprit first.
+
+    Args:
+        looks: all ranks.
+        suspects: ranks of which it is known that they make none.
+    """
     everybody = tuple(sorted(looks))
+    going_on = _going_on(everybody, suspects)
+    if not going_on:
+        most = _majority(everybody)
+        odd = _minority(everybody) if most else _behind(everybody)
+        others = tuple(look for look in everybody if look not in odd)
+        return Vote(odd, others if most or odd else ())
+    silent = tuple(look for look in everybody if look not in going_on)
+    odd = _minority(silent) or silent
+    first = sorted(odd, key=lambda look: (-(look.silence_s or 0.0), look.rank))
+    return Vote(tuple(first), tuple(look for look in everybody if look not in odd), in_lockstep=False)
+
+
+def _going_on(looks: Sequence[RankLook], suspects: Collection[int]) -> tuple[RankLook, ...]:
+    """Return the ranks that have made progress while suspects are silent for far longer."""
+    known = [look.silence_s for look in looks if look.rank in suspects and look.silence_s is not None]
+    if not known:
+        return ()
+    least_s = _GOES_ON * min(known)
+    others = (look for look in looks if look.rank not in suspects and look.silence_s is not None)
+    return tuple(look for look in others if (look.silence_s or 0.0) < least_s)
+
+
+def _majority(looks: Sequence[RankLook]) -> list[RankLook]:
+    """Return the ranks in the place in which more than half of them are; empty if there is none."""
     for key in _KEYS:
-        groups = _grouped(everybody, key)
-        most = max(groups, key=len, default=())
-        if 2 * len(most) > len(everybody):
-            return Vote(tuple(look for look in everybody if look not in most), tuple(most))
-    behind = _behind(everybody)
-    return Vote(behind, tuple(look for look in everybody if look not in behind)) if behind else Vote()
+        most = max(_grouped(looks, key), key=len, default=[])
+        if 2 * len(most) > len(looks):
+            return most
+    return []
+
+
+def _minority(looks: Sequence[RankLook]) -> tuple[RankLook, ...]:
+    """Return the ranks that are not in the place of the majority; empty if there is none."""
+    most = _majority(looks)
+    return tuple(look for look in looks if look not in most) if most else ()
 
 
 def _behind(looks: Sequence[RankLook]) -> tuple[RankLook, ...]:
@@ -203,7 +245,8 @@ def vote_text(vote: Vote, looks: Sequence[RankLook]) -> str:
     if not vote.odd:
         alone = len(looks) == 1
         return _places(looks, named=True) if alone else f"no rank stands out: {_places(looks, named=True)}"
-    return f"{_places(vote.odd, named=True)}; the {_count(vote.others)}: {_places(vote.others, named=False)}"
+    text = f"{_places(vote.odd, named=True)}; the {_count(vote.others)}: {_places(vote.others, named=False)}"
+    return text if vote.in_lockstep else f"{text}; they go on: the ranks are not in lockstep"
 
 
 def _count(looks: Sequence[RankLook]) -> str:

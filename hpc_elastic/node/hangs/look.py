@@ -120,6 +120,7 @@ class Look:
             log=one.log,
             stack=stack[:_MOST_STACK],
             moved=process_facts.moved_bytes(request.pid),
+            silence_s=round(one.silence_s, 1),
         )
         lines = [
             f"rank {one.rank} (local rank {one.local_rank}) on {self._place.node}",
@@ -249,7 +250,7 @@ def judge(case: Case, evidence: Evidence, wall_s: float) -> HangVerdict:
         wall_s: wall time of now [s].
     """
     looks = evidence.looks
-    vote = odd_ones(looks)
+    vote = odd_ones(looks, case.suspects)
     odd = vote.odd or tuple(look for look in looks if look.rank in case.suspects)
     involved = (look.node for look in vote.odd or looks)
     silent = () if vote.odd else evidence.missing  # a rank without an answer may be the odd one as well
