@@ -308,28 +308,57 @@ tell_absent() {
 
 # Removes what this user's agents have left in the memory of this node: Slurm kills an agent together with its
 # guard, and a state that workers have kept may be large. An agent that lives holds a lock on its directory.
-# A directory kept-FROM-UNTIL-... is for the next start of its run, until its time is over. The next agent does
-# the same (hpc_elastic/start/scratch.py).
-remove_left() {
-  local folder=/dev/shm/hpc_elastic-$EUID place pid now
-  [ ! -L "$folder" ] && [ -O "$folder" ] || return
+# The next agent does the same (`remove_left` in hpc_elastic/start/scratch.py, with the same names): it looks
+# into the user's folder and, where another user had taken the name of that, at few entries beside it.
+# Nothing is removed by a path: another user can exchange each name in a place where all can write.
+# $1: where agents make their directories.
+remove_left() (
+  exec 2> /dev/null
+  LC_ALL=C
+  shopt -s dotglob nullglob
+  folder=hpc_elastic-$EUID
+  cd -P -- "$1" && place=$(readlink /proc/self/cwd) || return
+  looked_at=0
+  while [ "$((looked_at++))" -lt 1000 ] && IFS= read -r -d '' name; do
+    [[ $name =~ ^"$folder"-$of_agent$ ]] && is_dead "${BASH_REMATCH[1]}" && remove_own "$name" "$place"
+  done < <(find . -mindepth 1 -maxdepth 1 -printf '%f\0')
+  enter_own "$folder" "$place" || return
   printf -v now '%(%s)T' -1
-  for place in "$folder"/*-*; do
-    pid=${place##*/}
-    if [[ $pid =~ ^kept-([0-9]{1,18})-([0-9]{1,18})- ]]; then
-      if [ "${BASH_REMATCH[1]}" -le "$now" ] && [ "$now" -lt "${BASH_REMATCH[2]}" ]; then continue; fi
+  for name in *; do
+    if [[ $name =~ ^$of_agent$ ]]; then
+      is_dead "${BASH_REMATCH[1]}" || continue
+    elif [[ $name =~ ^$of_kept$ ]]; then
+      [ "${BASH_REMATCH[1]}" -gt "$now" ] || [ "$now" -ge "${BASH_REMATCH[2]}" ] || continue
+    else
+      continue
     fi
-    if [ ! -L "$place" ] && [ -O "$place" ] && [ ! -e "/proc/${pid%-*}" ]; then
-      flock -n "$place" rm -rf -- "$place"
-    fi
-  done 2> /dev/null
-  rmdir -- "$folder" 2> /dev/null
+    remove_own "$name" "$place/$folder"
+  done
+  cd -P .. && rmdir -- "$folder"
+)
+
+# The names of agents' directories: with the number of the process, or kept from one second until another for
+# the next start of the run.
+of_agent='([0-9]+)-[0-9a-f]{8}'
+of_kept='kept-([0-9]{1,18})-([0-9]{1,18})-[0-9a-f]{8}'
+
+is_dead() { [ ! -e "/proc/$1" ]; }
+
+# Changes into a directory that is this user's alone, through no link. $1: its name. $2: the directory above.
+enter_own() {
+  local found
+  cd -P -- "./$1" && found=$(readlink /proc/self/cwd && stat -c '%u %A' .) || return
+  [[ $found == "$2/$1"$'\n'"$EUID d"????-??-* ]]
+}
+
+remove_own() {  # as enter_own; has only files
+  (enter_own "$@" && flock -n . rm -f -- *) && rmdir -- "$1"
 }
 
 # Slurm has started this file itself, as the epilog of a task. Slurm would tell people of an exit code that is
 # not 0.
 if [ "${0##*/}" = batch.sh ]; then
   tell_absent
-  remove_left
+  remove_left /dev/shm
   exit 0
 fi

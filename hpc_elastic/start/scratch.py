@@ -31,7 +31,7 @@ from hpc_elastic.processes.guard import remove_directory
 from hpc_elastic.store.plain_file import OTHERS_WRITE, close_quietly
 
 MEMORY: Final = "/dev/shm"  # noqa: S108 - where all users can make files
-_NAME: Final = re.compile(r"([0-9]+)-[0-9a-f]{8}")  # in the folder; the number is that of the process
+_NAME: Final = r"([0-9]+)-[0-9a-f]{8}"  # in the folder; the number is that of the process
 _KEPT: Final = r"kept-([0-9]{1,18})-([0-9]{1,18})-[0-9a-f]{8}"  # made, and kept until [s]
 _TRIES: Final = 3  # to make the folder; each time an agent that ends may have removed it
 _MOST_NAMES: Final = 1000  # entries that are looked at where all users can make some
@@ -63,7 +63,8 @@ def scratch_directory(places: Iterable[str] | None = None, copies: str = "") -> 
 def remove_left(place: str, copies: str = "", to: str = "") -> None:
     """Remove the directories of this user's dead agents, as far as it is possible.
 
-    The function of this name in ``sbatch_templates/batch.sh`` does so at the end of a step.
+    The function of this name in ``sbatch_templates/batch.sh`` does the same at the end of a step, with the
+    same names. The directories have only files.
 
     Args:
         place: in which agents have made them.
@@ -127,7 +128,7 @@ def _remove_all(names: Iterable[str], parent: int, copies: str, to: str) -> None
 
 
 def _is_of_dead(name: str) -> bool:
-    match = _NAME.fullmatch(name)
+    match = re.fullmatch(_NAME, name)
     return match is not None and not os.path.exists(f"/proc/{match[1]}")
 
 
@@ -167,10 +168,11 @@ def _remove(name: str, parent: int, copies: str, to: str) -> None:
     with own_directory(name, parent) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # that of an agent in another container fails
         for file in os.listdir(descriptor):
-            if copies and file.startswith(copies):
-                os.rename(file, os.path.join(to, file), src_dir_fd=descriptor)
-            else:
-                os.unlink(file, dir_fd=descriptor)
+            with suppress(OSError):  # then the directory stays
+                if copies and file.startswith(copies):
+                    os.rename(file, os.path.join(to, file), src_dir_fd=descriptor)
+                else:
+                    os.unlink(file, dir_fd=descriptor)
         os.rmdir(name, dir_fd=parent)
 
 
