@@ -21,6 +21,7 @@ class Env:
     EXPEDITED = "HPC_ELASTIC_EXPEDITED"  # not empty: the job was queued with --requeue=expedite
     MODE = "HPC_ELASTIC_MODE"  # "array": the job is one task of an array whose tasks make up one run
     LOCAL = "HPC_ELASTIC_LOCAL"  # set by the runner that plays Slurm on one machine
+    LAUNCH_FAILURE = "HPC_ELASTIC_LAUNCH_FAILURE"  # the line of the job script that failed before srun
     RELAUNCH = "HPC_ELASTIC_RELAUNCH"  # how often srun was started again in this job start
     ROUND = "HPC_ELASTIC_ROUND"
     NODE = "HPC_ELASTIC_NODE"

@@ -6,6 +6,8 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 
+from hpc_elastic.secrets_out import without_secrets
+
 _UNSEEN = (  # controls, marks of the direction of text, line ends of Unicode, halves of characters
     "\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff"
 )
@@ -72,13 +74,17 @@ def wrapped(text: str, first: str, others: str, width: int = WIDTH) -> list[str]
 
 
 def visible(text: str) -> str:
-    r"""Return foreign text as one line in which nothing acts on a terminal: ``\x1b`` for an escape."""
+    r"""Return foreign text as one line in which nothing acts on a terminal: ``\x1b`` for an escape.
+
+    Secrets that are known by their form or name are left out.
+    """
+    text = without_secrets(text)
     return text if text.isprintable() else re.sub(_ACTS, _escaped, text)
 
 
 def visible_lines(text: str) -> str:
     """Return text of several lines as `visible` does; line ends and tabs stay."""
-    return re.sub(_ACTS_IN_LINES, _escaped, text)
+    return re.sub(_ACTS_IN_LINES, _escaped, without_secrets(text))
 
 
 def visible_log(data: bytes, *, colours: bool = True) -> bytes:

@@ -147,7 +147,8 @@ failed() {
   set +e
   echo "hpc_elastic: $1 failed (exit code $2): $3" >&2
   trap '' "${signals[@]}"
-  run_finish --launch-failure="$3" --launch-failure-in="$1" --launch-failure-code="$2" > /dev/null
+  # the line may have a secret in it, and other users see the arguments of processes
+  HPC_ELASTIC_LAUNCH_FAILURE=$3 run_finish --launch-failure-in="$1" --launch-failure-code="$2" > /dev/null
   exit "$?"
 }
 

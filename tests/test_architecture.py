@@ -335,7 +335,6 @@ READS_SHARED_FILES = {
     "hpc_elastic/record/checkpoints.py",  # a copy of a checkpoint may be a group's
     "hpc_elastic/slurm/end/batch_host.py",  # a shell writes by the user's umask; only a change counts
     "hpc_elastic/slurm/submit/validate.py",  # the user has chosen the file
-    "hpc_elastic/store/plain_file.py",  # the user has chosen the file
 }
 
 

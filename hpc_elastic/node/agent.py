@@ -23,6 +23,7 @@ from hpc_elastic.node.workers.local_group import LocalGroup
 from hpc_elastic.record.journal import RoundFormed
 from hpc_elastic.record.state import RunState
 from hpc_elastic.record.worker_word import WorkerWord, bad_node
+from hpc_elastic.secrets_out import secret_values
 
 FAST_LOOK_S = 0.02  # between two looks while nodes agree on something
 _CONSOLE_LOOK_S = 0.05  # between two looks while the console takes no more
@@ -50,7 +51,14 @@ class NodeAgent(ElasticAgent):
         self._workers = NodeWorkers(spec, parts)
         self._budgets = parts.budgets._replace(crash=spec.max_restarts)
         hangs = self._workers.hangs
-        self._reports = Reports(self._run, parts.log, self._budgets, hangs.explained, lambda: hangs.ran_s)
+        secrets = secret_values(parts.environ)
+        self._reports = Reports(
+            self._run,
+            parts.log,
+            self._budgets,
+            lambda failure: hangs.explained(failure).without(secrets),
+            lambda: hangs.ran_s,
+        )
         self._signalled = Signalled(parts, self._workers)
         self._stopping = Stopping(parts, self._workers, self._signalled, self._reports)
         self._unasked = UnaskedWatch(parts)

@@ -361,8 +361,13 @@ def test_setup_runs_before_the_agents_and_is_exported(node: Node) -> None:
 
 
 def failed(step: str, code: int, line: str) -> list[str]:
-    """Return how `finish` is told of a line that failed."""
-    return [f"--launch-failure={line}", f"--launch-failure-in={step}", f"--launch-failure-code={code}"]
+    """Return how `finish` is told of a line that failed: of its text by a variable, for this user alone."""
+    return [line, f"--launch-failure-in={step}", f"--launch-failure-code={code}"]
+
+
+def told_of(call: dict[str, Any]) -> list[str]:
+    """Return what a call of `finish` was told of a line that failed."""
+    return [call["env"]["HPC_ELASTIC_LAUNCH_FAILURE"], *call["words"][-2:]]
 
 
 def test_a_failing_setup_ends_the_job_and_says_where(node: Node) -> None:
@@ -371,7 +376,8 @@ def test_a_failing_setup_ends_the_job_and_says_where(node: Node) -> None:
     assert "setup failed (exit code 1): false maybe" in node.done.stderr
     assert [] == node.lines("sruns")
     (call,) = node.lines("calls")
-    assert failed("setup", 1, "false maybe") == call["words"][-3:]
+    assert failed("setup", 1, "false maybe") == told_of(call)
+    assert "false maybe" not in " ".join(call["words"])
 
 
 @pytest.mark.parametrize(
@@ -396,7 +402,7 @@ def test_a_working_directory_that_is_gone_ends_the_start_and_says_so(node: Node)
     gone = node.home / "gone"
     assert 75 == node.run([("", 75)], workdir=str(gone), names={"workdir": str(gone)})
     (call,) = node.lines("calls")
-    assert failed("the working directory", 1, f"cd {gone}") == call["words"][-3:]
+    assert failed("the working directory", 1, f"cd {gone}") == told_of(call)
     assert [] == node.lines("sruns")
 
 

@@ -9,6 +9,7 @@ import pytest
 from tests.slurm.test_script import (
     failed,
     make_node,
+    told_of,
 )
 
 
@@ -19,5 +20,5 @@ def test_a_machine_without_modules_says_so(tmp_path: Path, monkeypatch: pytest.M
     node.run([("", 76)], command=str(node.home / "program"), modules=["cuda/12", "gcc"])
     assert "has no `module` command" in node.done.stderr
     assert "lmod" not in node.done.stderr
-    (finish,) = [call["words"] for call in node.lines("calls") if call["words"][2] == "finish"]
-    assert failed("setup", 127, "module load cuda/12 gcc") == finish[-3:]
+    (finish,) = [call for call in node.lines("calls") if call["words"][2] == "finish"]
+    assert failed("setup", 127, "module load cuda/12 gcc") == told_of(finish)

@@ -13,6 +13,7 @@ from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.multiprocessing.errors.failure import ProcessFailure, signal_name
 from hpc_elastic.named_tuple import NamedTuple
+from hpc_elastic.secrets_out import without_values
 from hpc_elastic.store.plain_file import open_plain
 from hpc_elastic.text import last_words
 
@@ -67,6 +68,12 @@ class FailureRecord(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain JSON data."""
         return self._asdict()
+
+    def without(self, secrets: Sequence[str]) -> FailureRecord:
+        """Return the record without these secrets in its texts, for the journal is read in many places."""
+        texts = (self.message, self.traceback, self.stderr_tail)
+        message, traceback, tail = (without_values(text, secrets) for text in texts)
+        return self._replace(message=message, traceback=traceback, stderr_tail=tail)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> FailureRecord:

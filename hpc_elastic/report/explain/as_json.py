@@ -17,6 +17,7 @@ from hpc_elastic.report.explain.facts import Explanation, StopFact
 from hpc_elastic.report.explain.words import cause_of, left_at
 from hpc_elastic.report.run_status import RunStatus
 from hpc_elastic.report.timeline import Moment
+from hpc_elastic.secrets_out import without_secrets
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles
 from hpc_elastic.slurm.run_jobs.submissions import Submission
 
@@ -24,8 +25,16 @@ FORMAT = 1
 
 
 def document(kind: str, content: dict[str, Any]) -> str:
-    """Return a JSON document with its format and kind, indented, with its last line end."""
-    return json.dumps({"format": FORMAT, "kind": kind, **content}, indent=2) + "\n"
+    """Return a JSON document with its format and kind, indented, with its last line end; without secrets."""
+    return json.dumps(_without_secrets({"format": FORMAT, "kind": kind, **content}), indent=2) + "\n"
+
+
+def _without_secrets(content: Any) -> Any:
+    if isinstance(content, str):
+        return without_secrets(content)
+    if isinstance(content, dict):
+        return {key: _without_secrets(value) for key, value in content.items()}
+    return [_without_secrets(each) for each in content] if isinstance(content, list | tuple) else content
 
 
 def run_json(run: RunFiles, where: RunStatus) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import NoReturn
 from hpc_elastic.clock import SystemClock, clock_text
 from hpc_elastic.errors import HpcElasticError, SlurmError
 from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision, SetupFailure
 from hpc_elastic.record.state import RunState, has_ended
@@ -174,7 +175,8 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _failure(arguments: argparse.Namespace) -> SetupFailure | None:
     """Return the failure before srun; None without one."""
-    line, step = arguments.launch_failure, arguments.launch_failure_in
+    told = os.environ.get(Env.LAUNCH_FAILURE, "")  # noqa: TID251 - as above
+    line, step = arguments.launch_failure or told, arguments.launch_failure_in
     return SetupFailure(line, step, arguments.launch_failure_code) if line or step else None
 
 

@@ -12,6 +12,7 @@ from hpc_elastic.cli.run_argument import AsJson, RunArgument, find_run
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.errors import InputError, UnfitFileError
 from hpc_elastic.report.explain.as_json import report_json
+from hpc_elastic.report.explain.job_files import job_without_secrets, script_without_secrets
 from hpc_elastic.report.explain.page import PageTexts, page_of
 from hpc_elastic.report.explain.tables import as_markdown, as_text, tables_of
 from hpc_elastic.slurm.run_jobs.run_files import read_run
@@ -94,8 +95,11 @@ def _markdown(looked: Looked) -> str:
 
 
 def _html(looked: Looked) -> str:
-    paths = looked.run.paths
-    files = {os.path.basename(path): _content(path) for path in (paths.job, paths.script)}
+    paths, spec = looked.run.paths, looked.run.spec
+    files = {
+        os.path.basename(paths.job): job_without_secrets(_content(paths.job)),
+        os.path.basename(paths.script): script_without_secrets(_content(paths.script), spec),
+    }
     texts = PageTexts(looked.run.name, looked.lines, {name: text for name, text in files.items() if text})
     return page_of(texts, looked.facts.account, tables_of(looked.facts))
 

@@ -1,0 +1,67 @@
+"""The files of a job on a page that is sent around: without values of variables and secrets. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from hpc_elastic.secrets_out import BLANK, without_secret_words, without_secrets
+from hpc_elastic.slurm.job.script import quote
+
+_WHOLE = ("notify_command",)  # fields that may hold the password of a service
+
+
+def job_without_secrets(text: str) -> str:
+    """Return the content of ``job.json`` without values of variables, and without secrets.
+
+    Args:
+        text: the content; empty if there is none.
+    """
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return "(damaged)" if text else ""
+    spec = found.get("spec") if isinstance(found, dict) else None
+    shown = {**found, "spec": _spec_without(spec)} if isinstance(spec, dict) else found
+    return json.dumps(_without(shown), indent=1) + "\n"
+
+
+def _spec_without(spec: dict[str, Any]) -> dict[str, Any]:
+    env = spec.get("env")
+    blank = {name: BLANK for name in _WHOLE if spec.get(name)}
+    return {**spec, **blank, **({"env": dict.fromkeys(env, BLANK)} if isinstance(env, dict) else {})}
+
+
+def _without(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _without(value) for key, value in content.items()}
+    if isinstance(content, list) and all(isinstance(each, str) for each in content):
+        return without_secret_words(content)
+    if isinstance(content, list):
+        return [_without(each) for each in content]
+    return without_secrets(content) if isinstance(content, str) else content
+
+
+def script_without_secrets(text: str, spec: Mapping[str, Any]) -> str:
+    """Return the text of a job script without the values of the job's variables and its secrets.
+
+    Args:
+        text: the script; empty if there is none.
+        spec: the stored job.
+    """
+    variables, command = spec.get("env"), spec.get("command")
+    env = variables if isinstance(variables, dict) else {}
+    for name, value in env.items():
+        text = text.replace(f"export {name}={quote(str(value))}\n", f"export {name}={BLANK}\n")
+        by_hand = re.compile(rf"^(\s*export {re.escape(name)}=).*$", re.MULTILINE)
+        text = by_hand.sub(rf"\g<1>{BLANK}", text)
+    for name in _WHOLE:
+        flag = f"--{name.replace('_', '-')}="
+        text = text.replace(quote(f"{flag}{spec.get(name)}"), f"{flag}{BLANK}")
+    words = [str(word) for word in command] if isinstance(command, list) else []
+    for word, shown in zip(words, without_secret_words(words), strict=True):
+        if shown == BLANK:
+            text = re.sub(rf"(?<=\s){re.escape(quote(word))}(?=[\s)])", BLANK, text)
+    return without_secrets(text)

@@ -1,0 +1,81 @@
+"""Secrets left out of what people and programs see: tokens by their forms, values by their names. Pure.
+
+No rule finds each secret. Those that hpc_elastic is given by name, as `-e`, are left out whatever they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+BLANK = "***"
+_LEAST = 6  # characters of a value that is looked for in texts: a shorter one stands in many words
+# a text without any of these has no secret that the patterns find
+_MARKS = ("_", "-", "=", "://", "AKIA", "ASIA", "AIza", "eyJ", "earer ", "asic ", '": "', "': '", "slack.com")
+_FORMS = (
+    r"(?<![A-Za-z0-9])(?:"
+    r"hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|dckr_pat_[\w-]{16,}|"
+    r"npm_[A-Za-z0-9]{30,}|pypi-[\w-]{30,}|sk-[\w-]{16,}|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{30,}|"
+    r"xox[abeoprs]-[A-Za-z0-9-]{10,}|eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?)"
+)
+_BLOCK = r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+_IN_URL = r"(?<=://)[^\s/:@'\"<>]*:[^\s/@'\"<>]+(?=@)"
+_HOOK = r"(?<=hooks\.slack\.com/)[^\s'\"<>]+"
+_HEADER = r"(?i)\b(bearer|basic) +(?=[\w.~+/-]*[\d._~+/=-])[\w.~+/-]{8,}=*"
+_PART = (  # of a name between _ and -
+    r"(?i)(?:api|access|auth|secret|private)?(?:keys?|tokens?)|"
+    r"[a-z0-9]*(?:apikey|secrets?|passw(?:or)?ds?|passphrase|credentials?)"
+)
+_NAME = r"[\w-]{2,80}"
+_VALUE = r"(?!['\"]?\$|\d{1,9}(?!\w)|-)(?:'[^']+'|\"[^\"]+\"|[^\s'\"&;,<>]+)"
+_SET = rf"(?<![\w-])()({_NAME})(=){_VALUE}"
+_FLAG = rf"(?<![\w-])(--)({_NAME})(\s+){_VALUE}"
+_FIELD = rf"(['\"])({_NAME})(\1: (['\"]))[^'\"]+(?=\4)"
+
+
+def is_secret_name(name: str) -> bool:
+    """Tell whether a variable or an option of this name usually holds a secret."""
+    return any(re.fullmatch(_PART, part) for part in name.replace("-", "_").split("_"))
+
+
+def without_secrets(text: str) -> str:
+    """Return a text without tokens of known forms, passwords in URLs, and values of variables so named."""
+    if not any(mark in text for mark in _MARKS):
+        return text
+    for pattern in (_BLOCK, _FORMS, _IN_URL, _HOOK):
+        text = re.sub(pattern, BLANK, text)
+    text = re.sub(_HEADER, rf"\1 {BLANK}", text)
+    text = re.sub(_FIELD, _without_value, text)
+    return re.sub(_FLAG, _without_value, re.sub(_SET, _without_value, text))
+
+
+def _without_value(found: re.Match[str]) -> str:
+    return f"{found[1]}{found[2]}{found[3]}{BLANK}" if is_secret_name(found[2]) else found[0]
+
+
+def secret_values(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the values of variables that are secrets by their names, the longest first."""
+    named = {value for name, value in environ.items() if is_secret_name(name) and not _is_path(name, value)}
+    found = {value for value in named if len(value) >= _LEAST and not value.isdecimal()}
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def _is_path(name: str, value: str) -> bool:
+    """Tell whether a variable names the file that holds a secret."""
+    return value[:1] in ("/", "~", ".") and name.upper().endswith(("FILE", "PATH", "DIR", "CREDENTIALS"))
+
+
+def without_values(text: str, values: Iterable[str]) -> str:
+    """Return a text without these values, and without the secrets that patterns find."""
+    for value in values:
+        text = text.replace(value, BLANK)
+    return without_secrets(text)
+
+
+def without_secret_words(words: Iterable[str]) -> list[str]:
+    """Return the words of a command without its secrets; that of ``--token VALUE`` is a word of its own."""
+    shown: list[str] = []
+    for word in words:
+        is_value = bool(shown) and shown[-1].startswith("--") and is_secret_name(shown[-1])
+        shown.append(BLANK if is_value and not word.startswith("-") else without_secrets(word))
+    return shown
