@@ -17,7 +17,7 @@ from hpc_elastic.isolated.argv import CALL
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store import files
 from hpc_elastic.store.files import make_directory
-from hpc_elastic.store.plain_file import open_plain
+from hpc_elastic.store.plain_file import open_in_directory
 from hpc_elastic.text import for_shell
 
 if TYPE_CHECKING:
@@ -247,8 +247,7 @@ def _load(path: str) -> Any:
     import pickle  # noqa: PLC0415 - only for functions; see below
 
     try:
-        above = os.stat(os.path.dirname(path))
-        handle = open_plain(path)
+        handle, above = files.retry(lambda: open_in_directory(path))
     except OSError as error:
         raise RunDirError(
             f"{path} cannot be read: {error.strerror}", where="run directory", fix="was it moved away?"

@@ -139,6 +139,31 @@ def open_plain(path: str, flags: int = os.O_RDONLY, *, own: bool = True) -> int:
     return _open(path, flags, own=own)[0]
 
 
+def open_in_directory(path: str) -> tuple[int, os.stat_result]:
+    """Open a plain file to read it; return its descriptor, and the state of the directory that it is in.
+
+    The file is looked up in the directory that was opened, so that both belong together also where another
+    user exchanges a directory on the way.
+
+    Raises:
+        UnfitFileError: it is foreign, or no plain file.
+        OSError: the file system refused.
+    """
+    directory, name = os.path.split(path)
+    above = os.open(directory or os.curdir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with _explained(path, stat.S_IFREG):
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | _FLAGS, dir_fd=above)
+        try:
+            require_kind(path, os.fstat(fd), stat.S_IFREG, own=True)
+            return fd, os.fstat(above)
+        except BaseException:
+            close_quietly(fd)
+            raise
+    finally:
+        close_quietly(above)
+
+
 def open_to_append(path: str, mode: int = 0o600) -> int:
     """Open a plain file of this user's for writing at its end, and return its descriptor; never blocks.
 

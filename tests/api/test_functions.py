@@ -129,6 +129,33 @@ def test_what_others_could_have_written_is_not_unpickled(tmp_path: Path) -> None
         function.load(paths)
 
 
+def test_a_directory_that_is_exchanged_while_a_function_is_loaded_gives_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever can rename a directory above the run's may move another one of the user's there."""
+    paths, other = RunPaths(tmp_path / "run"), RunPaths(tmp_path / "other")
+    for place, factor in ((paths, 1.0), (other, 666.0)):
+        os.mkdir(place.root, 0o700)
+        Path(place.function).write_bytes(function.pickled(_scaled, ([1.0], factor)))
+        os.chmod(place.function, 0o600)
+    os.chmod(other.root, 0o777)  # all can have put the file there
+    opened = os.open
+
+    def exchange_after(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        found = opened(path, flags, mode, dir_fd=dir_fd)
+        if path == paths.root:
+            monkeypatch.undo()
+            os.rename(paths.root, tmp_path / "moved")
+            os.rename(other.root, paths.root)
+        return found
+
+    monkeypatch.setattr(os, "open", exchange_after)
+    assert ([1.0], 1.0) == function.load(paths).args
+    assert (tmp_path / "moved").is_dir()
+    with pytest.raises(RunDirError, match="can be written by others"):
+        function.load(paths)
+
+
 def test_nothing_is_written_through_a_link_in_the_place_of_a_log(tmp_path: Path) -> None:
     """The output of a run on this machine goes into a file of the run, or the run is not started."""
     (tmp_path / "other").write_text("precious")

@@ -136,6 +136,22 @@ def test_a_run_on_two_nodes_is_done(tmp_path: Path, started: list[LocalRun]) -> 
     assert run.paths.logs in output
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["mkdir", "mkfifo", "ln -s /dev/full"])
+def test_an_agent_that_cannot_begin_is_not_waited_for(
+    tmp_path: Path, started: list[LocalRun], damage: str
+) -> None:
+    """Its log cannot be written: the epilog of its task tells the others, long before the join timeout."""
+    place = '"$HPC_ELASTIC_RUN_DIR/logs/agents'
+    setup = f'mkdir -p {place}"; [ -e {place}/local2.log" ] || {damage} {place}/local2.log"'
+    run = start(started, tmp_path, 3, "--local=2", "--workers-per-node=1", f"--setup={setup}")
+    code, output = run.finish()
+    assert code not in (0, None), output
+    assert "the agent's log" in output
+    assert "local2.log cannot be written on" in output
+    assert "1 of 2 nodes joined, and no other agent runs; missing: local2" in output
+
+
 def test_the_loss_of_a_node_is_survived(tmp_path: Path, started: list[LocalRun]) -> None:
     """The others go on; srun's code does not decide."""
     run = start(started, tmp_path, 120, "--local=2", "--nodes=1:2", "--heartbeat-interval=0.2", "--lease=2")

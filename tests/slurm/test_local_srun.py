@@ -64,13 +64,14 @@ def test_gpus_are_split_between_the_nodes(environ: dict[str, str], present: int,
     assert expected == share_of_gpus(environ, 1, 2, present)
 
 
-def srun(ready: Path, nodes: int, code: str) -> subprocess.Popen[str]:
+def srun(ready: Path, nodes: int, code: str, *options: str) -> subprocess.Popen[str]:
     """Start the stand-in as the script does: the script's bash leads the session."""
     argv = [
         sys.executable,
         "-m",
         "hpc_elastic.slurm.local.srun",
         f"--nodes={nodes}",
+        *options,
         sys.executable,
         "-c",
         code,
@@ -93,6 +94,18 @@ def test_the_exit_code_is_the_highest(tmp_path: Path) -> None:
     process = srun(tmp_path / "ready", 2, code)
     process.communicate(timeout=120)
     assert 75 == process.returncode
+
+
+def test_the_epilog_of_a_task_runs_after_each_agent(tmp_path: Path) -> None:
+    """In the environment of its agent, also of one that is killed; its exit code does not count."""
+    epilog = tmp_path / "epilog"
+    epilog.write_text(f"#!/bin/sh\necho $SLURMD_NODENAME > {tmp_path}/after-$SLURM_NODEID\nexit 9\n")
+    epilog.chmod(0o755)
+    code = "import os; os.environ['SLURM_NODEID'] == '0' and os.kill(os.getpid(), 9)"
+    process = srun(tmp_path / "ready", 2, code, f"--task-epilog={epilog}")
+    process.communicate(timeout=120)
+    assert 137 == process.returncode
+    assert ["local1\n", "local2\n"] == [(tmp_path / f"after-{node}").read_text() for node in (0, 1)]
 
 
 def test_an_agent_that_is_killed_leaves_the_others_alone(tmp_path: Path) -> None:

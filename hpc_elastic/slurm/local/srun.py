@@ -27,6 +27,7 @@ class LocalStep(NamedTuple):
 
     nodes: int
     command: tuple[str, ...]
+    epilog: str = ""  # a program that runs after each agent, in its environment
 
 
 def parse(words: Sequence[str]) -> LocalStep:
@@ -35,7 +36,7 @@ def parse(words: Sequence[str]) -> LocalStep:
     Raises:
         InputError: there is no command, or the node count is none.
     """
-    nodes, at = "1", 0
+    nodes, epilog, at = "1", "", 0
     while at < len(words) and words[at].startswith("-"):
         word = words[at]
         at += 1
@@ -47,11 +48,13 @@ def parse(words: Sequence[str]) -> LocalStep:
             at += 1
         if name in ("--nodes", "-N"):
             nodes = value
+        if name == "--task-epilog":
+            epilog = value
     if not nodes.isdecimal() or int(nodes) < 1:
         raise InputError(f"{nodes!r} is not a node count", where="srun --nodes", fix="give a number")
     if not words[at:]:
         raise InputError("there is no command to run", where="srun", fix="give one after the options")
-    return LocalStep(int(nodes), tuple(words[at:]))
+    return LocalStep(int(nodes), tuple(words[at:]), epilog)
 
 
 def node_name(index: int) -> str:
@@ -130,7 +133,7 @@ def main(words: Sequence[str]) -> int:
             file.write(str(os.getpid()))
         os.rename(f"{ready}.new", ready)
     try:
-        return _wait(agents, signals)
+        return _wait(agents, signals, step.epilog)
     finally:
         if ready:
             os.unlink(ready)
@@ -149,7 +152,12 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def _start(step: LocalStep) -> dict[str, ChildProcess]:
+class _Agent(NamedTuple):
+    process: ChildProcess
+    environ: dict[str, str]
+
+
+def _start(step: LocalStep) -> dict[str, _Agent]:
     environ = dict(os.environ)  # noqa: TID251 - the script's, as srun passes it on
     environ.pop(READY_FILE, None)
     present = len([name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdecimal()])
@@ -157,34 +165,47 @@ def _start(step: LocalStep) -> dict[str, ChildProcess]:
     for index in range(step.nodes):
         gpus = share_of_gpus(environ, index, step.nodes, present)
         task = task_environ(environ, index, step.nodes, gpus)
-        agents[node_name(index)] = spawn(ProcessSpec(step.command, task))
+        agents[node_name(index)] = _Agent(spawn(ProcessSpec(step.command, task)), task)
     for agent in agents.values():
-        agent.confirm_started(_START_WAIT_S)
+        agent.process.confirm_started(_START_WAIT_S)
     return agents
 
 
-def _wait(agents: dict[str, ChildProcess], signals: set[signal.Signals]) -> int:
+def _wait(agents: dict[str, _Agent], signals: set[signal.Signals], epilog: str) -> int:
+    """Wait for all agents and for the epilog of each, which tells the others of one that could not join."""
     highest = 0
-    running = dict(agents)
-    while running:
-        for node, agent in list(running.items()):
-            code = agent.poll()
-            if code is None:
-                continue
-            agent.reap()
-            del running[node]
-            if code < 0:
-                others = "; the others go on" if running else ""
-                name = signal.Signals(-code).name
-                _say(f"{name} ended the agent of {node}{others}")
-            highest = max(highest, code if code >= 0 else 128 - code)
-        if not running:
-            break
+    running, epilogs = dict(agents), list[ChildProcess]()
+    while True:
+        epilogs = [each for each in epilogs if not _has_ended(each)]
+        for node in [node for node, agent in running.items() if _has_ended(agent.process)]:
+            ended = running.pop(node)
+            if epilog:
+                epilogs.append(spawn(ProcessSpec((epilog,), ended.environ)))
+            highest = max(highest, _code_of(node, ended.process, are_others=bool(running)))
+        if not running and not epilogs:
+            return highest
         number = signal.sigwait(signals)
         if number != signal.SIGCHLD:
             for agent in running.values():
-                os.kill(agent.pid, number)
-    return highest
+                os.kill(agent.process.pid, number)
+
+
+def _code_of(node: str, process: ChildProcess, *, are_others: bool) -> int:
+    """Return the exit code of an agent as srun counts it, and tell of a signal that has ended it."""
+    code = process.exit_code or 0
+    if code >= 0:
+        return code
+    _say(
+        f"{signal.Signals(-code).name} ended the agent of {node}{'; the others go on' if are_others else ''}"
+    )
+    return 128 - code
+
+
+def _has_ended(process: ChildProcess) -> bool:
+    if process.poll() is None:
+        return False
+    process.reap()
+    return True
 
 
 if __name__ == "__main__":
