@@ -23,6 +23,7 @@ from hpc_elastic.report.timeline import (
 )
 from hpc_elastic.slurm.client.job_standing import JobFacts
 from hpc_elastic.slurm.client.parse import JobState
+from hpc_elastic.slurm.run_jobs.job_start import unrecorded_end
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles
 from hpc_elastic.slurm.run_jobs.signs_of_life import member_times
 from hpc_elastic.text import count_text
@@ -78,12 +79,15 @@ class RunView(NamedTuple):
     handed_back: Requeued | None = None  # this start was, to Slurm; None: it was not, or that is unknown
     torchruns: tuple[Mark, ...] | None = None  # the nodes of a run whose agents are torchrun's; else None
     was_interrupted: bool = False  # its only submission was killed before its job was recorded
+    unrecorded: str = ""  # the reason for which the end of its job could not be recorded, if that was said
 
     @classmethod
     def of(cls, run: RunFiles, job: JobFacts | None = None, silent_s: float | None = None) -> RunView:
         """Return the view of a run whose files were read."""
         view = cls(run.state, run.submission, run.job_id, job, run.has_script, silent_s, run.handed_back)
         view = view._replace(was_interrupted=run.was_interrupted)
+        if job is not None and job.state is JobState.ENDED and run.state.ending is None:
+            view = view._replace(unrecorded=unrecorded_end(run.paths, run.job_id))
         return view._replace(torchruns=torchrun_marks(run)) if run.is_torchruns else view
 
 
@@ -211,6 +215,9 @@ def _by_ended_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatu
     word = f"ended as {job.word}" if job.word else "is not there any more"
     if is_current and view.state.deserted and job.word.startswith("CANCELLED"):
         return RunStatus(RunPhase.GONE, f"job {view.job_id} was cancelled after all its tasks had left")
+    if view.unrecorded:
+        text = f"job {view.job_id} {word}; its end could not be recorded: {view.unrecorded}"
+        return RunStatus(RunPhase.GONE, text)
     if drained is None:
         return RunStatus(RunPhase.GONE, f"job {view.job_id} {word}, and its agents have recorded no end")
     waited = view.state.requeued or job.restarts > view.state.epoch.restart

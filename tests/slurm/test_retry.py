@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 
 import pytest
@@ -75,6 +76,37 @@ def test_only_what_may_pass_is_tried_again() -> None:
         patiently(Flaky(RunDirError("it is gone")), passing=SlurmCommandError)
     with pytest.raises(TakenOverError):
         patiently(Flaky(TakenOverError("it belongs to bob")), passing=RunDirError)
+
+
+def test_the_shared_directory_is_waited_for_once() -> None:
+    """Its waits count for all steps together; those for Slurm's answers count for each step."""
+    clock, said = FakeClock(), list[str]()
+    patiently = Patience(clock, said.append)
+    began = clock.monotonic()
+    for _ in range(3):
+        with pytest.raises(StoreError):
+            patiently(Flaky(*[StoreError("no answer")] * 1000))
+    assert PATIENCE_S <= clock.monotonic() - began < PATIENCE_S + 15
+    assert 1 == len(said)
+    began = clock.monotonic()
+    for _ in range(2):
+        with pytest.raises(SlurmCommandError):
+            patiently(Flaky(*[AWAY] * 1000), 60.0, SlurmCommandError)
+    assert 120.0 <= clock.monotonic() - began < 150.0
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("kind", [StoreError, OSError])
+def test_a_full_disk_is_waited_for_a_minute(number: int, kind: type[StoreError | OSError]) -> None:
+    """Somebody has to make room; room that is made meanwhile is taken."""
+    full = StoreError("journal: full", errno=number) if kind is StoreError else OSError(number, "full")
+    clock, said = FakeClock(), list[str]()
+    began = clock.monotonic()
+    assert 3 == Patience(clock, said.append)(Flaky(full, full))
+    with pytest.raises(kind):
+        Patience(clock, said.append, ", then the job ends with 76")(Flaky(*[full] * 1000))
+    assert 60.0 <= clock.monotonic() - began < 60.0 + 20
+    assert said[1].startswith("trying again for up to 60 s, then the job ends with 76: ")
 
 
 def test_patience_ends() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -23,6 +24,10 @@ from hpc_elastic.typed_json import counts
 _END = 65536  # bytes that are looked through
 GONE_PATIENCE_S = 30.0  # for a run directory that is not there: a mount may come back
 PATIENCE_S = 300.0  # for slurmctld and for the shared directory; a failover takes minutes
+FULL_PATIENCE_S = 60.0  # for a full disk or a spent quota: it passes where others make room meanwhile
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_OF_FINISH = "hpc_elastic finish: "
+NOT_REQUEUED = "the job is not requeued: "  # before the reason
 FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 15.0
 _T = TypeVar("_T")
@@ -145,12 +150,27 @@ def log_end(paths: RunPaths, job_ref: str, *, since: int = 0) -> str:
         return ""
 
 
+def unrecorded_end(paths: RunPaths, job_ref: str) -> str:
+    """Return the reason for which `finish` could not record its decision; empty if it has said none.
+
+    Args:
+        paths: the run.
+        job_ref: the job; `finish` has said it in its log.
+    """
+    said = [line for line in log_end(paths, job_ref).splitlines() if _OF_FINISH in line]
+    words = said[-1].partition(_OF_FINISH)[2] if said else ""
+    return words.removeprefix(NOT_REQUEUED) if words.startswith(NOT_REQUEUED) else ""
+
+
 def _place(paths: RunPaths, job_ref: str) -> str:
     return paths.batch_log.replace("%j", job_ref)
 
 
 class Patience:
     """Tries the steps at the end of a job start until they work, or for too long.
+
+    The time for which the shared directory cannot be used counts for all steps together, so that the end of
+    a job is put off once. A full disk is waited for less long.
 
     Args:
         clock: paces the tries.
@@ -162,6 +182,7 @@ class Patience:
         self._clock = clock
         self._say = say
         self._if_in_vain = if_in_vain
+        self._away_s = 0.0  # so long the shared directory was of no use
 
     def __call__(
         self,
@@ -182,23 +203,39 @@ class Patience:
             TakenOverError: at once.
             OSError: the same, of the file system.
         """
-        pause_s, give_up_at = FIRST_PAUSE_S, self._clock.monotonic() + patience_s
-        said = False
+        pause_s, began = FIRST_PAUSE_S, self._clock.monotonic()
+        away_s, said = self._away_s, False
         while True:
             try:
                 return act()
             except (TakenOverError, UnfitFileError):  # no file system that is away
                 raise
             except (StoreError, OSError, passing) as error:
-                if self._clock.monotonic() >= give_up_at:
+                left_s = self._left_s(error, patience_s, self._clock.monotonic() - began, away_s)
+                if left_s <= 0:
                     raise
                 if not said:
                     then = self._if_in_vain if isinstance(error, (StoreError, OSError)) else ""
                     why = " ".join(str(error).split())
-                    self._say(f"trying again for up to {patience_s:.0f} s{then}: {why}")
+                    self._say(f"trying again for up to {left_s:.0f} s{then}: {why}")
                     said = True
             self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _left_s(self, error: Exception, patience_s: float, waited_s: float, away_s: float) -> float:
+        """Return for how long a step is tried on.
+
+        Args:
+            error: of the last try.
+            patience_s: for errors of this kind [s].
+            waited_s: since the step began [s].
+            away_s: the waits for the shared directory in the steps before [s].
+        """
+        if not isinstance(error, (StoreError, OSError)):
+            return patience_s - waited_s
+        self._away_s = away_s + waited_s
+        limit_s = FULL_PATIENCE_S if error.errno in _FULL else patience_s
+        return min(limit_s, patience_s) - self._away_s
 
 
 def to_go_on(paths: RunPaths) -> str:

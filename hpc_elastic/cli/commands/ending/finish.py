@@ -25,7 +25,7 @@ from hpc_elastic.slurm.end.expedited import let_end
 from hpc_elastic.slurm.end.finish import Finish
 from hpc_elastic.slurm.end.requeue import PATIENCE_S, last_line
 from hpc_elastic.slurm.end.unwritten import mark_text
-from hpc_elastic.slurm.run_jobs.job_start import Ended, Patience, Start
+from hpc_elastic.slurm.run_jobs.job_start import NOT_REQUEUED, Ended, Patience, Start
 from hpc_elastic.text import visible_lines
 
 _WHOLE = (BUDGET, COUNT, NUMBER)
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
         finish = Finish(start, budgets, slurm, clock, _say)
         ended = run_with_nodes(finish.run, finish.log, start, slurm, clock, _say)
     except (HpcElasticError, OSError) as error:
-        _say(f"the job is not requeued: {error}")
+        _say(f"{NOT_REQUEUED}{error}")
         if start.is_submitted:
             _say_how_to_go_on(start)
         return _let_end(start, slurm, ExitCode.FAILED, patience_s=0.0)
