@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,3 +78,33 @@ def test_a_long_round_has_few_lines() -> None:
 
     assert 20 < lines(1200.0) < 30
     assert 2850 < lines(10 * 86400.0) < 2950
+
+
+@pytest.mark.parametrize(
+    ("first_at", "told_at", "next_at"),
+    [
+        (100.0, 100.0, 105.0),  # the shortest gap
+        (100.0, 180.0, 200.0),  # a fifth of the time since the first step
+        (100.0, 5000.0, 5300.0),  # the longest gap
+    ],
+)
+def test_the_gap_between_lines_is_a_share_of_the_time_since_the_first_step(
+    first_at: float, told_at: float, next_at: float
+) -> None:
+    """Within limits; the time before the first step does not count."""
+    assert next_at == pytest.approx(next_line_at(first_at, told_at))
+
+
+SOUND = {"r": 1, "d": "step", "t": 5.0, "m": 3.0, "a": "n.1", "k": 1, "s": 2, "v": 1.0, "n": 9, "b": 0}
+
+
+@pytest.mark.parametrize("place", ["r", "k", "s", "n", "b", "m", "v", "t"])
+def test_a_number_that_cannot_be_is_left_out_with_its_line(place: str) -> None:
+    """Below 0, but for the time since the epoch, and what 64 bits do not hold."""
+    line = json.dumps(SOUND).encode()
+    assert 1 == len(parse_facts(line))
+    for wrong in (-1, 2**62, -(2**62)):
+        found = parse_facts(json.dumps({**SOUND, place: wrong}).encode())
+        assert [] == found or (place, wrong) == ("t", -1)
+    zero = parse_facts(json.dumps({**SOUND, place: 0}).encode())
+    assert 1 == len(zero)

@@ -125,6 +125,20 @@ def test_files_of_others_cost_an_agent_no_time(tmp_path: Path, monkeypatch: pyte
         assert os.path.isdir(path)
 
 
+def test_the_folder_and_the_directory_are_the_users_alone_with_any_umask(tmp_path: Path) -> None:
+    """Also a directory beside the folder; another name than that of an agent stays beside it."""
+    own = f"{folder(tmp_path).name}-"
+    for name in (f"{own}notes", f"{own}{2**22 + 1}-0123abcd", f"{own}{os.getpid()}-0123abcd"):
+        (tmp_path / name).mkdir(mode=0o700)
+    before = os.umask(0)
+    try:
+        with scratch_directory([str(tmp_path)]) as path:
+            assert (0o700, 0o700) == (os.stat(path).st_mode & 0o777, folder(tmp_path).stat().st_mode & 0o777)
+    finally:
+        os.umask(before)
+    assert {f"{own}notes", f"{own}{os.getpid()}-0123abcd"} == set(os.listdir(tmp_path))
+
+
 @pytest.mark.parametrize("is_taken", [False, True])
 def test_a_folder_that_goes_while_an_agent_starts_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_taken: bool
