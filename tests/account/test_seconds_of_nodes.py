@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from hpc_elastic.account.account import seconds_of_nodes
@@ -10,7 +12,7 @@ from hpc_elastic.account.spans import Bucket, Crew, Span
 TWO = ("n1", "n2")
 
 
-def of_node(name: str, bucket: Bucket, crew: Crew) -> dict[Bucket, float]:
+def of_node(name: str, bucket: Bucket, crew: Crew) -> Mapping[Bucket, float]:
     """Return the account of a node over ten seconds."""
     return seconds_of_nodes([Span(0.0, 10.0, bucket, 0, -1, crew)])[name]
 
