@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hpc_elastic.frameworks.torch.train_state import State, Torch
-from hpc_elastic.frameworks.torch.trees import Entry
+from hpc_elastic.frameworks.torch.trees import Entry, ModuleNames
 from hpc_elastic.named_tuple import NamedTuple
 
 
@@ -42,20 +42,16 @@ def places_of(lib: Torch, entries: Iterable[Entry], tensors: Mapping[str, Any]) 
     Args:
         lib: PyTorch's modules.
         entries: the objects of the state.
-        tensors: of the modules, by the names that PyTorch's states give them.
+        tensors: of the modules, by the names that they have in a checkpoint.
     """
     found: dict[str, TensorPlace] = {}
     for entry in entries:
-        if not isinstance(entry.value, lib.torch.nn.Module):
-            continue
-        there: dict[tuple[Any, ...], list[TensorPlace]] = {}
-        for place in filter(_has_tensor, _places(entry.value)):
-            there.setdefault(_memory(place.value), []).append(place)
-        start = f"{entry.name}."
-        for name in [one for one in tensors if one.startswith(start)]:
-            chosen = _chosen(there.get(_memory(tensors[name]), []), name.removeprefix(start))
-            if chosen is not None:
-                found[name] = chosen
+        if isinstance(entry.value, lib.torch.nn.Module):
+            names = ModuleNames(entry.value)
+            for place in _places(entry.value):
+                name = f"{entry.name}.{names.of(place.name)}"
+                if name in tensors and _is_same(place.value, tensors[name]):
+                    found[name] = place
     return found
 
 
@@ -66,30 +62,12 @@ def _places(module: Any) -> Iterator[TensorPlace]:
                 yield TensorPlace(f"{name}.{key}" if name else key, owner, key)
 
 
-def _has_tensor(place: TensorPlace) -> bool:
-    return place.value is not None
-
-
-def _memory(value: Any) -> tuple[Any, ...]:
-    """Return the same for two tensors of one memory."""
-    if not hasattr(value, "data_ptr"):
-        return ()
-    return value.data_ptr(), value.dtype, value.shape, value.stride()
-
-
-def _chosen(places: list[TensorPlace], name: str) -> TensorPlace | None:
-    """Return the place of a name among those of one memory, as tied weights have several."""
-    parts = name.split(".")
-    fit = [place for place in places if _is_within(parts, place.name.split("."))]
-    if fit:
-        return min(fit, key=lambda place: len(place.name))
-    return places[0] if len(places) == 1 else None  # a hook has renamed it
-
-
-def _is_within(parts: list[str], of: list[str]) -> bool:
-    """Tell whether a name is another one without the names of some wrappers."""
-    left = iter(of)
-    return all(part in left for part in parts)
+def _is_same(one: Any, other: Any) -> bool:
+    """Tell whether two tensors are one, as a hook may give a state another one in its place."""
+    if one is other or one is None or not hasattr(other, "data_ptr") or one.layout != other.layout:
+        return one is other
+    is_of_one_form = one.shape == other.shape and one.dtype == other.dtype
+    return is_of_one_form and (str(one.layout) != "torch.strided" or one.data_ptr() == other.data_ptr())
 
 
 class Objects:
@@ -162,7 +140,7 @@ class Objects:
         return (
             [*map(len, self._collections)] == self._sizes
             and all(now[0] is then[0] and now[1] is then[1] for now, then in held)
-            and not any(map(_has_tensor, self._empty))
+            and all(place.value is None for place in self._empty)
         )
 
 
