@@ -111,32 +111,32 @@ def _weight(state: dict[str, Any]) -> Any:
 def _in_place(state: dict[str, Any]) -> str:
     with torch.no_grad():
         _weight(state).add_(1.0)
-    return "model.layer.weight was changed outside"
+    return "model.layer.weight was changed, and"
 
 
 def _through_data(state: dict[str, Any]) -> str:
     _weight(state).data.add_(1.0)
-    return "model.layer.weight was changed through .data outside"
+    return "model.layer.weight was changed through .data, and"
 
 
 def _with_other_memory(state: dict[str, Any]) -> str:
     _weight(state).data = _weight(state).data.clone()
-    return "model.layer.weight has got other memory outside"
+    return "model.layer.weight has got other memory, and"
 
 
 def _of_an_optimizer(state: dict[str, Any]) -> str:
     state["optimizer"].state[_weight(state)]["momentum_buffer"].zero_()
-    return "optimizer.state.layer.weight.momentum_buffer was changed outside"
+    return "optimizer.state.layer.weight.momentum_buffer was changed, and"
 
 
 def _of_an_optimizer_through_data(state: dict[str, Any]) -> str:
     state["optimizer"].state[_weight(state)]["momentum_buffer"].data.add_(1)
-    return "optimizer.state.layer.weight.momentum_buffer was changed through .data outside"
+    return "optimizer.state.layer.weight.momentum_buffer was changed through .data, and"
 
 
 def _of_a_large_buffer(state: dict[str, Any]) -> str:
     state["model"].large[7] = 1.0
-    return "model.large was changed outside"
+    return "model.large was changed, and"
 
 
 def _another_parameter(state: dict[str, Any]) -> str:

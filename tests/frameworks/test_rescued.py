@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpc_elastic.errors import DamagedError
+from hpc_elastic.frameworks.torch.memory.copies import Copied, Slot
 from hpc_elastic.frameworks.torch.memory.node_memory import Began, fit, is_suspect, read_began, write_began
 from hpc_elastic.frameworks.torch.memory.rescued import (
+    MemorySource,
     NoRoomError,
     OwnFile,
     Rescued,
@@ -19,6 +23,8 @@ from hpc_elastic.frameworks.torch.memory.rescued import (
     owns_in,
     remove_others,
 )
+from hpc_elastic.frameworks.torch.rank_groups import RankGroups
+from hpc_elastic.frameworks.torch.train_state import Torch, pickled, unpickled
 from hpc_elastic.record.journal import Cause, Record, RoundEnded
 from tests.real_parts import memory_group
 
@@ -160,3 +166,22 @@ def test_what_a_round_has_begun_from_is_recorded(tmp_path: Path) -> None:
     assert Began(4, 3, 20) == read_began(folder)
     (tmp_path / "saved" / "began.json").write_bytes(b"{")
     assert read_began(folder) is None
+
+
+def test_the_ranks_whose_values_are_lost_are_named(tmp_path: Path) -> None:
+    """With the names of the values, which show what to make the same on all ranks."""
+    torch = pytest.importorskip("torch")
+    lib, state = Torch(torch, *[None] * 3), NEW._replace(is_alike=False)
+    slot = Slot(lib, str(tmp_path / state.file_name))
+    _, values_at, end = slot.write({}, pickled(lib, {}))
+    slot.seal(Copied("", "00" * 8, *state[:4], end), values_at)
+    OwnFile(str(tmp_path), state.round, 0).write(state.step, pickle.dumps({"epoch": 3}))
+    OwnFile(str(tmp_path), state.round, 1).write(state.step - 1, pickle.dumps({"epoch": 2}))
+    words = (
+        r"lacks the values of rank 1 \(epoch\): one that is lost with its node, or whose loop had not told"
+    )
+    with pytest.raises(DamagedError, match=words):
+        MemorySource(lib, RankGroups(0, 1, None), state, 0, str(tmp_path))
+    OwnFile(str(tmp_path), state.round, 1).write(state.step, pickle.dumps({"epoch": 3}))
+    source = MemorySource(lib, RankGroups(0, 1, None), state, 0, str(tmp_path))
+    assert [{"epoch": 3}] * 2 == [unpickled(lib, own) for own in source.owns()]

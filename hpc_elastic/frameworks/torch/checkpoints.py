@@ -82,8 +82,9 @@ class Checkpoints:
             faults of this run; or the steps between two regular ones; None: only when a stop is requested.
         rescue: when a rank or a node fails, another rank keeps its newest state in its node's memory, from
             which the next start goes on; for states on CPUs or one GPU, of which every rank has the whole.
-        memory: other states are copied to the node's memory, at an interval that costs a hundredth of the
-            time; the next start goes on from there if it has as many ranks, and the copies of all of them.
+        memory: the state is copied to the node's memory, at an interval that costs a hundredth of the time, a
+            thousandth where all ranks can keep theirs at a fault; the next start goes on from there if it has
+            as many ranks, and the copies of all of them.
         replicas: 1: each copy is also sent to the memory of another node, so that the loss of one node costs
             no more than the work since the last copy; 0: it is not.
 

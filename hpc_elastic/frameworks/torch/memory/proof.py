@@ -80,9 +80,9 @@ class Proof:
         """Return which tensor has counted a change or got other memory since; empty: none has."""
         counted = self._first(map(ne, self._versions(), noted.versions))
         if counted:
-            return f"{counted} was changed outside the step of an optimizer"
+            return f"{counted} was changed, and no optimizer has told of a step"
         moved = self._first(map(ne, addresses(self._tensors), noted.places))
-        return f"{moved} has got other memory outside the step of an optimizer" if moved else ""
+        return f"{moved} has got other memory, and no optimizer has told of a step" if moved else ""
 
     def differing(self, noted: Fingerprint) -> str:
         """Return which tensor has another content in the sample; empty: none has. Waits for a GPU."""
@@ -92,7 +92,7 @@ class Proof:
         place = int((now != noted.sample).nonzero()[0])
         ends = accumulate(map(len, self._pieces))
         number = next(one for one, end in zip(self._owners, ends, strict=True) if place < end)
-        return f"{self._names[number]} was changed through .data outside the step of an optimizer"
+        return f"{self._names[number]} was changed through .data, and no optimizer has told of a step"
 
     def _first(self, found: Iterable[bool]) -> str:
         return next((name for name, is_other in zip(self._names, found, strict=True) if is_other), "")

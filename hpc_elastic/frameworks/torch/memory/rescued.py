@@ -209,8 +209,17 @@ class MemorySource:
             raise DamagedError(f"{self.name} cannot be read: {problem}")
         mine = {} if state.is_alike or folder is None else owns_in(folder, state)
         self._rests = {rank: rest for rests in ranks.all_told(mine) for rank, rest in rests.items()}
-        if not state.is_alike and len(self._rests) < state.world_size:
-            raise DamagedError(f"{self.name} lacks the values of ranks that are lost")
+        lost = [str(rank) for rank in range(state.world_size) if rank not in self._rests]
+        if lost and not state.is_alike:
+            raise DamagedError(
+                f"{self.name} lacks the values of rank {', '.join(lost)}{self._shown()}: one that is lost "
+                f"with its node, or whose loop had not told the end of step {state.step}, has none of it"
+            )
+
+    def _shown(self) -> str:
+        """Return the names of the values of single ranks, in brackets."""
+        names = next((sorted(pickle.loads(rest)) for rest in self._rests.values()), [])  # noqa: S301
+        return f" ({', '.join(names)})" if names else ""
 
     def _read(self) -> tuple[Content, str]:
         """Return the content, and why it cannot be read (the holder)."""

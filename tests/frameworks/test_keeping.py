@@ -1,0 +1,254 @@
+"""The moment at which a rank keeps its state: what counts, and what is said where nothing does."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+from hpc_elastic.frameworks.torch.memory.rescue import Rescue  # noqa: E402
+from hpc_elastic.frameworks.torch.memory.rescued import MemorySource, Rescued, found_in  # noqa: E402
+from hpc_elastic.frameworks.torch.rank_groups import RankGroups  # noqa: E402
+from hpc_elastic.frameworks.torch.train_state import load_torch  # noqa: E402
+from hpc_elastic.worker.channel import Channel  # noqa: E402
+
+pytestmark = pytest.mark.torch
+LARGE = 40_000  # elements, too many to be copied after each step
+
+
+class Program:
+    """A training of one rank, as far as it is needed.
+
+    Args:
+        folder: in the memory of its node.
+        optimizer: its kind.
+    """
+
+    def __init__(self, folder: Path, optimizer: Any = torch.optim.SGD) -> None:
+        self.folder = str(folder)
+        self.model = torch.nn.Linear(3, 2)
+        self.model.register_buffer("queue", torch.zeros(LARGE))
+        self.optimizer = optimizer(self.model.parameters(), lr=0.1)
+        self.state = {"model": self.model, "optimizer": self.optimizer, "epoch": 0}
+        path = str(folder / "1.0")
+        Channel.create(path).close()
+        self.rescue = Rescue(load_torch(), Channel.open(path), Rescued(1, 0, 0, 1))
+
+    def step(self, number: int) -> None:
+        """Make a step up to its end."""
+        self.optimizer.zero_grad()
+        self.model(torch.ones(1, 3)).sum().backward()
+        self.optimizer.step()
+        self.state["epoch"] = number
+
+    def done(self, number: int) -> None:
+        """Make a whole step."""
+        self.step(number)
+        self.rescue.reached(number, self.state)
+
+    def kept(self) -> list[int]:
+        """Keep the state as at a fault; return the steps of what is there."""
+        self.rescue.keep(0.0)
+        return [one.step for one in found_in(self.folder)]
+
+    def loaded(self, name: str) -> Any:
+        """Return a tensor of what was kept."""
+        (found,) = found_in(self.folder)
+        source = MemorySource(load_torch(), RankGroups(0, 1, None), found, 0, self.folder)
+        kind = source.stored()[name]
+        content = {name: torch.empty(kind.shape, dtype=kind.dtype)}
+        source.fill(content)
+        return content[name]
+
+
+@pytest.fixture
+def new_program(tmp_path: Path) -> Iterator[Callable[..., Program]]:
+    """Return a function that makes a program; it keeps nothing at the end of the tests."""
+    made: list[Program] = []
+
+    def new(**options: Any) -> Program:
+        made.append(Program(tmp_path, **options))
+        return made[-1]
+
+    yield new
+    for one in made:
+        one.rescue.stop()
+
+
+@pytest.fixture
+def program(new_program: Callable[..., Program]) -> Program:
+    """A program."""
+    return new_program()
+
+
+def test_the_state_of_the_newest_step_is_kept(program: Program, caplog: pytest.LogCaptureFixture) -> None:
+    """In forward and backward of the next one; once, by one rank of the node."""
+    program.done(1)
+    program.done(2)
+    weight = program.model.weight.detach().clone()
+    program.model(torch.ones(1, 3)).sum().backward()
+    assert [2] == program.kept()
+    assert torch.equal(weight, program.loaded("model.weight"))
+    assert "the state of step 2 is kept" in caplog.text
+    caplog.clear()
+    assert [2] == program.kept()
+    assert "" == caplog.text
+
+
+def test_without_a_step_nothing_is_kept_and_nothing_is_said(
+    program: Program, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is new."""
+    assert [] == program.kept()
+    assert "not kept" not in caplog.text
+
+
+def test_a_loaded_state_is_not_new(program: Program) -> None:
+    """It is in memory or in a file already."""
+    program.done(1)
+    program.rescue.began(None)
+    assert [] == program.kept()
+
+
+def test_a_fault_in_the_step_of_an_optimizer_says_so(
+    program: Program, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its tensors are partly those of the next step."""
+    program.done(1)
+    program.optimizer.register_step_pre_hook(lambda *_: program.rescue.keep(0.0))
+    program.optimizer.step()
+    assert [] == found_in(program.folder)
+    assert "was not kept: an optimizer was in the middle of a step" in caplog.text
+
+
+def test_a_fault_between_the_step_of_an_optimizer_and_its_end_says_so(
+    program: Program, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in an evaluation in the body of the loop."""
+    program.done(1)
+    program.step(2)
+    assert [] == program.kept()
+    words = "was not kept: an optimizer had made the step after step 1, and the loop had not told its end"
+    assert words in caplog.text
+
+
+def test_a_step_that_changes_nothing_is_a_step(program: Program, caplog: pytest.LogCaptureFixture) -> None:
+    """The hook shows it, as a schedule or values of the program may have gone on."""
+    program.done(1)
+    program.optimizer.zero_grad()
+    program.optimizer.step()
+    assert [] == program.kept()
+    assert "had made the step after step 1" in caplog.text
+
+
+def _averaged(program: Program) -> str:
+    program.model.weight.data.copy_(torch.ones(2, 3))
+    return "model.weight was changed through .data"
+
+
+def _by_hand(program: Program) -> str:
+    with torch.no_grad():
+        program.model.bias.sub_(0.1)
+    return "model.bias was changed, and"
+
+
+def _in_forward(program: Program) -> str:
+    program.model.queue[5] = 1.0
+    return "model.queue was changed, and"
+
+
+@pytest.mark.parametrize("change", [_averaged, _by_hand, _in_forward])
+def test_a_state_that_was_changed_is_not_kept(
+    program: Program, caplog: pytest.LogCaptureFixture, change: Callable[[Program], str]
+) -> None:
+    """The reason names the tensor; after the next step there is a state again."""
+    program.done(1)
+    words = change(program)
+    assert program.rescue._kept().startswith(words)
+    program.done(2)
+    assert [2] == program.kept()
+    assert "was not kept" not in caplog.text
+
+
+class Lookahead(torch.optim.Optimizer):  # type: ignore[misc]
+    """Was not made by PyTorch's class, and has no hooks; some libraries have such ones."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        self.param_groups = [{"params": [*parameters], "lr": lr}]
+        self.state: dict[Any, Any] = {}
+        self.defaults: dict[str, Any] = {}
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients."""
+
+    def step(self, closure: Any = None) -> None:  # noqa: ARG002 - as PyTorch's
+        """Make a step."""
+        for parameter in self.param_groups[0]["params"]:
+            parameter.data -= 0.1 * parameter.grad
+
+
+def test_an_optimizer_without_hooks_is_seen_in_its_parameters(
+    new_program: Callable[..., Program], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Between its step and the end of the loop's nothing is kept."""
+    program = new_program(optimizer=Lookahead)
+    program.done(1)
+    program.step(2)
+    assert [] == program.kept()
+    assert "was not kept: model." in caplog.text
+
+
+def test_the_state_of_an_optimizer_without_hooks_is_kept_until_its_next_step(
+    new_program: Callable[..., Program],
+) -> None:
+    """Its parameters have not changed."""
+    program = new_program(optimizer=Lookahead)
+    program.done(1)
+    assert [1] == program.kept()
+
+
+def test_a_state_that_changes_while_it_is_written_is_not_kept(
+    program: Program, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a program that goes on; no part of the file stays."""
+    from hpc_elastic.frameworks.torch.memory.copies import Slot  # noqa: PLC0415
+
+    write = Slot.write
+
+    def write_and_change(*args: Any) -> Any:
+        found = write(*args)
+        program.model.weight.data.add_(1.0)
+        return found
+
+    monkeypatch.setattr(Slot, "write", write_and_change)
+    program.done(1)
+    assert [] == program.kept()
+    assert "model.weight was changed through .data" in caplog.text
+    assert not [path for path in Path(program.folder).iterdir() if "rescued" in path.name]
+
+
+def test_parameters_that_are_not_finite_are_not_kept(
+    program: Program, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No training goes on from them."""
+    program.step(1)
+    program.model.weight.data[0] = torch.nan
+    program.rescue.reached(1, program.state)
+    assert [] == program.kept()
+    assert "was not kept: model.weight is not finite" in caplog.text
+
+
+def test_a_state_of_a_kind_that_cannot_be_kept_is_told_once(
+    program: Program, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On rank 0, after its first step."""
+    caplog.set_level(logging.INFO)
+    program.state["sparse"] = torch.eye(2).to_sparse()
+    program.done(1)
+    program.done(2)
+    assert 1 == caplog.text.count("the state is not kept when another rank fails: sparse is a Tensor")
+    assert not program.rescue.is_able
