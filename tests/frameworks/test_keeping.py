@@ -178,7 +178,7 @@ class Lookahead(torch.optim.Optimizer):  # type: ignore[misc]
     """Was not made by PyTorch's class, and has no hooks; some libraries have such ones."""
 
     def __init__(self, parameters: Any, lr: float) -> None:
-        self.param_groups = [{"params": [*parameters], "lr": lr}]
+        self.param_groups: list[dict[str, Any]] = [{"params": [*parameters], "lr": lr}]
         self.state: dict[Any, Any] = {}
         self.defaults: dict[str, Any] = {}
 

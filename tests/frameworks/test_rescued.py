@@ -177,11 +177,11 @@ def test_the_ranks_whose_values_are_lost_are_named(tmp_path: Path) -> None:
     slot.seal(Copied("", "00" * 8, *state[:4], end), values_at)
     OwnFile(str(tmp_path), state.round, 0).write(state.step, pickle.dumps({"epoch": 3}))
     OwnFile(str(tmp_path), state.round, 1).write(state.step - 1, pickle.dumps({"epoch": 2}))
-    words = (
-        r"lacks the values of rank 1 \(epoch\): one that is lost with its node, or whose loop had not told"
-    )
+    words = r"lacks the values of rank 1 \(epoch\): one that is lost with its node, or whose loop had not"
     with pytest.raises(DamagedError, match=words):
         MemorySource(lib, RankGroups(0, 1, None), state, 0, str(tmp_path))
     OwnFile(str(tmp_path), state.round, 1).write(state.step, pickle.dumps({"epoch": 3}))
     source = MemorySource(lib, RankGroups(0, 1, None), state, 0, str(tmp_path))
-    assert [{"epoch": 3}] * 2 == [unpickled(lib, own) for own in source.owns()]
+    owns = source.owns()
+    assert isinstance(owns, list)
+    assert [{"epoch": 3}] * 2 == [unpickled(lib, own) for own in owns]
