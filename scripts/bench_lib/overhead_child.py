@@ -19,6 +19,17 @@ from hpc_elastic.frameworks.torch import Checkpoints
 STEP_S = 0.05
 WIDTH = 1000  # of a layer: a million numbers, 4 MB, and as much in the optimizer
 LAYER_MB = 8
+MANY = 5000  # layers of three tensors
+
+
+def many() -> torch.nn.Module:
+    """Return a model of many tensors."""
+    layers = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(MANY)])
+    for layer in layers:
+        layer.register_buffer("count", torch.zeros(4))
+    for parameter in layers.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    return layers
 
 
 def main(meet: str, kind: str, replicas: int, steps: int, rank_mb: int) -> None:
@@ -27,25 +38,27 @@ def main(meet: str, kind: str, replicas: int, steps: int, rank_mb: int) -> None:
     dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=ranks)
     layers = max(1, rank_mb * (ranks if kind == "fsdp" else 1) // LAYER_MB)
     model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(layers)))
-    trained: torch.nn.Module = model
+    trained: torch.nn.Module = many() if kind == "many" else model
     if kind == "fsdp":
         fully_shard(model, mesh=init_device_mesh("cpu", (ranks,)))
-    else:
+    elif kind != "many":
         trained = DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    trained(torch.ones(1, WIDTH)).sum().backward()
+    optimizer = torch.optim.SGD(trained.parameters(), lr=1e-3, momentum=0.9)
+    if kind != "many":
+        trained(torch.ones(1, WIDTH)).sum().backward()
     state = {"model": trained, "optimizer": optimizer}
     checkpoints = Checkpoints(every=None, replicas=1 if replicas else 0)
     checkpoints.load(state)
-    taken, copies = [], dict[int, int]()  # copies: when all ranks had them
+    taken, worked, copies = [], list[float](), dict[int, int]()  # copies: when all ranks had them
     for step in range(steps):
         began = time.perf_counter()
         if step == 0:
             optimizer.step()
         time.sleep(max(0.0, STEP_S - (time.perf_counter() - began)))
-        began = time.perf_counter()
+        began, worked_before = time.perf_counter(), time.thread_time()
         checkpoints.done(step + 1, state)
         taken.append(time.perf_counter() - began)
+        worked.append(time.thread_time() - worked_before)
         memory = checkpoints._memory  # noqa: SLF001 - the measure looks inside
         if memory is not None and memory.copies is not None and memory.copies.step is not None:
             copies.setdefault(memory.copies.step, step)
@@ -58,6 +71,8 @@ def main(meet: str, kind: str, replicas: int, steps: int, rank_mb: int) -> None:
         "share": sum(later) / (sum(later) + STEP_S * len(later)),
         "median_s": statistics.median(later),
         "longest_s": max(later),
+        "first_cpu_s": worked[0],
+        "cpu_s": statistics.median(worked[1:]),
         "copies": len(copies),
     }
     print(json.dumps(facts))
