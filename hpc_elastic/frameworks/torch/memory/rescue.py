@@ -2,9 +2,9 @@
 
 In data-parallel training every rank holds the whole state, and from the end of a step it is the same until
 the next step of an optimizer. So a rank whose peers are gone still holds the state of its last whole step. It
-is kept if it is shown to be that one (`hpc_elastic.frameworks.torch.memory.proof`). The agent asks for it by a pipe, which
-a thread reads while the main thread hangs in a collective; a program that ends by an exception keeps it
-at its end. `hpc_elastic.frameworks.torch.memory.rescued` finds the states again.
+is kept if it is shown to be that one (`hpc_elastic.frameworks.torch.memory.proof`). The agent asks for it by
+a pipe, which a thread reads while the main thread hangs in a collective; a program that ends by an exception
+keeps it at its end. `hpc_elastic.frameworks.torch.memory.rescued` finds the states again.
 """
 
 from __future__ import annotations
