@@ -23,7 +23,7 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def ask(channel: Channel) -> bool:
-    """Ask the process that the channel names to keep its state (agent); tell whether somebody reads it."""
+    """Ask the process that the channel names to keep its state (agent); tell whether a thread reads it."""
     path = channel.request_path
     if not path:
         return False

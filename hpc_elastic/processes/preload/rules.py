@@ -225,7 +225,7 @@ class Snapshot(NamedTuple):
         cwd: the working directory.
         status: lines of ``/proc/self/status`` by their name.
         has_child: it has started a process that it has not waited for.
-        shared: the memory that processes may share: address, and what it is of.
+        shared: the memory that processes may share: addresses, and the names of the files.
     """
 
     threads: int
@@ -282,7 +282,7 @@ def _left_open(before: Snapshot, after: Snapshot) -> str:
 
 
 class Traces(NamedTuple):
-    """What an import has left behind inside the interpreter.
+    """The traces of an import inside the interpreter.
 
     Args:
         at_end: the functions that are to be called at the end of the process or of an object.

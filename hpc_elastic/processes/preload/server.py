@@ -101,7 +101,7 @@ class _Server:
         self._current = ""
         self._files: dict[str, tuple[int, int, int]] = {}
         self._printed = (b"", b"")
-        self._watch = traces.Watch()
+        self._watch = traces.ImportWatch()
         self._all_at_once = bool(getattr(sys.__stderr__, "write_through", False))
 
     def _tell(self, kind: str, **facts: Any) -> None:

@@ -75,7 +75,7 @@ class Registered:
         return [name_of(function, "?") for function in found]
 
 
-class Watch:
+class ImportWatch:
     """Takes notes while modules are imported.
 
     Attributes:
@@ -90,7 +90,9 @@ class Watch:
         self._temporary: list[str] = []
         self._drawers: list[str] = []
         self._asked_pid: list[dict[str, Any]] = []
-        self._generators: list[tuple[Any, Any, str]] = []  # with their first states, and who has made them
+        self._generators: list[
+            tuple[Any, Any, str]
+        ] = []  # with their first states and the modules that made them
 
     def begin(self) -> None:
         """Take notes from now on."""
@@ -126,7 +128,7 @@ class Watch:
         self._registered = Registered()
 
     def traces(self) -> Traces:
-        """Return what the import has left behind."""
+        """Return the traces of the import."""
         pid, asked = os.getpid(), list(self._asked_pid)
         unseen = _exit_functions() - self._registered.count - len(self._at_end)
         return Traces(
