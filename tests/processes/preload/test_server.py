@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import atexit
+import importlib
 import json
 import mmap
 import os
@@ -200,6 +201,7 @@ def test_functions_for_the_end_are_named_with_their_module() -> None:
     assert "builtins.len" == name_of(len, "mine")
     assert f"{__name__}._tidy" == name_of(_tidy, "mine")
     assert "mine.(native code)" == name_of(types.SimpleNamespace(__module__=None), "mine")
+    importlib.import_module("concurrent.futures.thread")  # has a function for the end of threads
     assert [] == Registered().names_since()
 
 
