@@ -37,14 +37,35 @@ def cluster(fake_slurm: FakeSlurm) -> FakeCluster:
 
 
 STEPS = 80
+SLOWLY = """
+import os, runpy, sys, time
+sign, *sys.argv = sys.argv[1:]
+_sleep, _steps = time.sleep, 0
+def sleep(seconds):
+    global _steps
+    _steps += seconds == 0.03
+    _sleep(2.0 if seconds == 0.03 and _steps > 24 and os.path.exists(sign) else seconds)
+time.sleep = sleep
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs the training with slow steps from the 25th on, as long as a file exists: it is not over too early."""
 
 
 def begun(cluster: FakeCluster, flags: tuple[str, ...] = TWO) -> Run:
-    """Submit a training and wait for its first checkpoint."""
+    """Submit a training and wait for its first checkpoint; it is slow until `go_on`."""
     real: Any = cluster  # has what the helpers need of a real one
-    run = submit(real, flags, plain(real, "--step-time", "0.03", steps=STEPS))
+    (cluster.shared / "slowly.py").write_text(SLOWLY)
+    (cluster.shared / "slow").touch()
+    python, *words = plain(real, "--step-time", "0.03", steps=STEPS)
+    slowly = [python, str(cluster.shared / "slowly.py"), str(cluster.shared / "slow")]
+    run = submit(real, flags, [*slowly, *words])
     run.wait_checkpoint(20)
     return run
+
+
+def go_on(cluster: FakeCluster) -> None:
+    """Have the training take no more time: what was to happen to it has happened."""
+    (cluster.shared / "slow").unlink()
 
 
 def test_a_preempted_run_resumes_by_itself(cluster: FakeCluster, tmp_path: Path) -> None:
@@ -52,6 +73,7 @@ def test_a_preempted_run_resumes_by_itself(cluster: FakeCluster, tmp_path: Path)
     run = begun(cluster)
     high = cluster.submit_high(4)
     state = run.wait(lambda state: state.drained is not None, "the run to drain")
+    go_on(cluster)
     stopped = state.drained.step if state.drained else None
     cluster.wait_state(high, "RUNNING")
     cluster.as_root("scancel", high)
@@ -82,6 +104,7 @@ def test_the_time_limit_costs_no_step(cluster: FakeCluster, tmp_path: Path) -> N
     run = begun(cluster)
     cluster.slurm.advance(9 * 60)
     run.wait(lambda state: state.requeues == 1, "the requeue")
+    go_on(cluster)
     state = run.wait(lambda state: state.rounds == 2, "the second start")
     assert state.round is not None
     assert state.round.checkpoint is not None
@@ -96,6 +119,8 @@ def test_survivors_of_a_node_loss_go_on(cluster: FakeCluster, tmp_path: Path) ->
     run = begun(cluster, TWO_OR_THREE)
     first = run.entries(RoundFormed)[0]
     cluster.crash(nodes_of(first)[2])
+    run.wait(lambda state: state.rounds == 2, "the round without it")
+    go_on(cluster)
     run.wait_ending()
     second = run.entries(RoundFormed)[-1]
     assert nodes_of(first)[:2] == nodes_of(second)
@@ -110,6 +135,7 @@ def test_a_run_of_fixed_size_is_requeued_after_a_node_loss(cluster: FakeCluster,
     lost = nodes_of(run.entries(RoundFormed)[0])[1]
     cluster.crash(lost)
     run.wait(lambda state: state.requeues == 1, "the requeue", 60)
+    go_on(cluster)
     run.wait_ending()
     assert lost not in nodes_of(run.entries(RoundFormed)[-1])
     assert uninterrupted(tmp_path, STEPS) == run.result()
@@ -123,6 +149,7 @@ def test_a_preempted_task_of_an_array_leaves_alone(cluster: FakeCluster, tmp_pat
     node = nodes_of(state.running)[0]
     high = cluster.submit_high(1, f"--nodelist={node}")
     run.wait(lambda _state: bool(run.entries(NodeLeft)), "the node to leave")
+    go_on(cluster)
     cluster.as_root("scancel", high)
     run.wait_ending()
     assert [(node, Cause.PREEMPTION)] == [(left.node, left.cause) for left in run.entries(NodeLeft)]
@@ -134,6 +161,8 @@ def test_a_killed_srun_is_started_again(cluster: FakeCluster, tmp_path: Path) ->
     run = begun(cluster)
     (srun,) = [one for one in cluster.slurm.processes(run.job_id) if one.step == "srun"]
     os.kill(srun.pid, signal.SIGKILL)
+    run.wait(lambda state: state.rounds == 2, "the next round")
+    go_on(cluster)
     run.wait_ending()
     assert Epoch(0, 0, 0, 1) == run.entries(RoundFormed)[-1].epoch
     assert uninterrupted(tmp_path, STEPS) == run.result()
@@ -147,6 +176,8 @@ def test_where_the_site_expedites_requeues_a_run_does_not_wait(cluster: FakeClus
     real: Any = cluster
     fails = submit(real, ("--nodes", "1"), [plain(real)[0], "-c", "raise SystemExit(3)"])
     cluster.wait_state(fails.job_id, "FAILED")
+    run.wait(lambda state: state.requeues == 1, "the requeue")
+    go_on(cluster)
     run.wait_ending()
     assert [Cause.NODE_LOSS] == [entry.cause for entry in run.entries(Requeued)]
     assert "1" == run.job()["Restarts"]
