@@ -53,7 +53,7 @@ class LaunchConfig:
         shutdown_timeout: from the signal to the workers to SIGKILL [s]; None means
             TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30.
         exit_barrier_timeout: how long a node whose workers are gone waits for the others [s]; None means
-            TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT, else 300 (from torch 2.14).
+            TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT, else 300 (as on the main branch of torch).
         preload: modules that one process of this node imports once, ``auto``: those that the workers have
             imported; each worker is a copy of it. Only over a shared directory.
 

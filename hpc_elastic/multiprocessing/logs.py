@@ -302,11 +302,12 @@ def set_aside(path: str) -> None:
 
 
 def log_line_prefix(template: str, *, role_name: str, rank: int, local_rank: int, node: str) -> str:
-    """Fill ``${role_name}``, ``${rank}``, ``${local_rank}`` and ``${node}`` of a prefix template.
+    """Fill ``${role_name}``, ``${rank}``, ``${local_rank}``, ``${node}`` and ``${hostname}`` of a template.
 
     ``$rank`` and ``$$`` have the meaning of `string.Template`; other names stay.
     """
     values = {"role_name": role_name, "rank": str(rank), "local_rank": str(local_rank), "node": node}
+    values["hostname"] = os.uname().nodename
     text = template
     for name, value in values.items():
         text = text.replace(f"${{{name}}}", value)

@@ -38,3 +38,32 @@ def test_a_launchers_own_error_is_not_recorded(error_file: Path) -> None:
     with pytest.raises(ChildFailedError):
         record(launch)()
     assert not error_file.exists()
+
+
+def test_a_handler_with_an_initializer_of_its_own_writes_the_users_error(error_file: Path) -> None:
+    """It need not call that of the class above."""
+
+    class Own(ErrorHandler):
+        def __init__(self) -> None:
+            self.calls = 0
+
+    def fail() -> None:
+        raise KeyError("lr")
+
+    with pytest.raises(KeyError, match="lr"):
+        record(fail, error_handler=Own())()
+    assert "KeyError" in error_file.read_text()
+
+
+def test_a_handler_that_fails_at_a_success_makes_no_failure_of_it(
+    error_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The work is done; the log says what is wrong with the handler."""
+
+    class Proud(ErrorHandler):
+        def record_success(self) -> None:
+            raise ValueError("no server")
+
+    assert 7 == record(lambda: 7, error_handler=Proud())()
+    assert not error_file.exists()
+    assert "record_success of Proud failed: ValueError: no server" in caplog.text

@@ -146,5 +146,8 @@ def test_prefix_template_knows_four_names() -> None:
     template = "${role_name}/${rank}.${local_rank}@${node}: "
     text = log_line_prefix(template, role_name="w", rank=9, local_rank=1, node="n3")
     assert text == "w/9.1@n3: "
+    assert os.uname().nodename == log_line_prefix(
+        "${hostname}", role_name="w", rank=9, local_rank=1, node="n3"
+    )
     text = log_line_prefix("$rank ${unknown} $$", role_name="w", rank=9, local_rank=1, node="n3")
     assert text == "9 ${unknown} $"

@@ -242,6 +242,9 @@ _SLURM = {
 
 _FAULTS = {
     # each start is lost with its only node, and the next one says so
+    "unwritten.a_task_that_is_lost_with_its_node_each_time_is_counted": (
+        _run(_stop(Cause.NODE_LOSS, at=(0,), least=2, most=2), ends=_HELD),
+    ),
     "unwritten.nodes_that_are_lost_with_everybody_on_them_are_counted": (
         _run(_stop(Cause.NODE_LOSS, at=(0,), least=2, most=2), ends=_HELD),
     ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.record.journal import Requeued
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import SLOW, installed_for_users, plain, submit
 from tests.real_slurm.unwritten import (
@@ -36,11 +35,17 @@ def test_a_worker_without_a_program_ends_the_job_at_once(cluster: Cluster) -> No
 def test_nodes_that_are_lost_with_everybody_on_them_are_counted(cluster: Cluster) -> None:
     """Its budget of lost nodes holds the run, and the node that was there is named each time."""
     run = submit(cluster, (*ONE, *LOST_OFTEN), plain(cluster, *SLOW, steps=4000))
-    lost = lose_all_nodes_again_and_again(cluster, run)
-    assert lost == [node for entry in run.entries(Requeued) for node in entry.nodes]
+    lose_all_nodes_again_and_again(cluster, run)
 
 
 def test_a_preemption_before_the_agents_listen_starts_nothing(cluster: Cluster) -> None:
     """The job goes back to the queue as preempted, and no agent is started in its grace."""
     run = submit(cluster, ONE, plain(cluster, *SLOW, steps=200))
     preempt_before_the_agents_listen(cluster, run)
+
+
+def test_a_task_that_is_lost_with_its_node_each_time_is_counted(cluster: Cluster) -> None:
+    """In array mode, too, its budget of lost nodes holds the run before a third start begins."""
+    flags = ("--mode", "array", *ONE, *LOST_OFTEN)
+    run = submit(cluster, flags, plain(cluster, *SLOW, steps=4000))
+    lose_all_nodes_again_and_again(cluster, run, is_array=True)

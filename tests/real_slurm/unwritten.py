@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from hpc_elastic.record.journal import Budget, Cause, Decision, EpochStarted, Requeued, RoundFormed
+from hpc_elastic.record.journal import (
+    Budget,
+    Cause,
+    Decision,
+    EpochStarted,
+    Requeued,
+    RoundEnded,
+    RoundFormed,
+)
 from hpc_elastic.slurm.client import hostlist
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import USER, Run
@@ -56,39 +64,41 @@ def end_with_a_program_that_is_not_there(cluster: Cluster, run: Run) -> None:
     assert "finish cannot be run" not in log
 
 
-def _has_restarted(run: Run, times: str) -> bool:
-    return run.job().get("Restarts") == times
+def _has_restarted(cluster: Cluster, job: str, times: str) -> bool:
+    return cluster.job(job).get("Restarts") == times
 
 
-def lose_all_nodes_again_and_again(cluster: Cluster, run: Run) -> list[str]:
+def lose_all_nodes_again_and_again(cluster: Cluster, run: Run, *, is_array: bool = False) -> None:
     """Power the nodes of a run off at once, in each of its starts, until its budget of lost nodes is spent.
 
-    Nobody is left to write that down: the next start does it. Returns the nodes of each start that was lost.
+    Nobody is left to write that down: the next start does it.
 
     Args:
         cluster: of the run.
         run: was submitted with `LOST_OFTEN`, and has room for another start beside the nodes that are off.
+        is_array: the run is an array of one task.
     """
     lost = []
+    job = f"{run.job_id}_0" if is_array else run.job_id
     for start in range(2):
         run.wait_round(start + 1)
-        lost.append(run.job()["NodeList"])
+        lost.append(cluster.job(job)["NodeList"])
         nodes = hostlist.expand(lost[-1])
         for node in nodes:
             cluster.crash(node)
         before = str(start + 1)
-        cluster.wait_for(partial(_has_restarted, run, before), 90, "Slurm to notice")
+        cluster.wait_for(partial(_has_restarted, cluster, job, before), 90, "Slurm to notice")
         for node in nodes:
             cluster.boot(node)
     ended = run.wait_ending().ending
     assert ended is not None
     assert (Decision.HELD, Budget.NODE_LOSSES) == (ended.decision, ended.budget)
-    cluster.wait_state(run.job_id, "PENDING")
-    cluster.wait_for(lambda: run.job()["Priority"] == "0", 60, "the job to be held")
-    assert [Cause.NODE_LOSS] * 2 == [entry.cause for entry in run.entries(Requeued)]
+    cluster.wait_state(job, "PENDING")
+    cluster.wait_for(lambda: cluster.job(job)["Priority"] == "0", 60, "the job to be held")
+    ends = run.entries(RoundEnded if is_array else Requeued)
+    assert [Cause.NODE_LOSS] * 2 == [entry.cause for entry in ends]
+    assert lost == [node for entry in ends for node in entry.nodes]
     assert 2 == len(run.entries(RoundFormed))
-    assert "2 of 5 requeues" in run.command("status", str(run.directory)).stdout
-    return lost
 
 
 def preempt_before_the_agents_listen(cluster: Cluster, run: Run) -> None:
@@ -102,7 +112,7 @@ def preempt_before_the_agents_listen(cluster: Cluster, run: Run) -> None:
     """
     cluster.wait_state(run.job_id, "RUNNING")
     high = cluster.submit_high(len(cluster.node_names))
-    cluster.wait_for(partial(_has_restarted, run, "1"), 90, "the requeue")
+    cluster.wait_for(partial(_has_restarted, cluster, run.job_id, "1"), 90, "the requeue")
     assert "start the agents again" not in run.log()
     cluster.as_root("scancel", high)
     run.wait_round(1, 90)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.record.journal import Requeued
 from hpc_elastic.testing.fake_slurm import FakeSlurm
 from tests.real_slurm.jobs import plain, submit
 from tests.real_slurm.unwritten import (
@@ -45,11 +44,17 @@ def test_a_worker_without_a_program_ends_the_job_at_once(cluster: Any) -> None:
 def test_nodes_that_are_lost_with_everybody_on_them_are_counted(cluster: Any) -> None:
     """Its budget of lost nodes holds the run, and the node that was there is named each time."""
     run = submit(cluster, (*ONE, *LOST_OFTEN), plain(cluster, "--step-time", "0.03", steps=4000))
-    lost = lose_all_nodes_again_and_again(cluster, run)
-    assert lost == [node for entry in run.entries(Requeued) for node in entry.nodes]
+    lose_all_nodes_again_and_again(cluster, run)
 
 
 def test_a_preemption_before_the_agents_listen_starts_nothing(cluster: Any) -> None:
     """The job goes back to the queue as preempted, and no agent is started in its grace."""
     run = submit(cluster, ONE, plain(cluster, "--step-time", "0.05", steps=200))
     preempt_before_the_agents_listen(cluster, run)
+
+
+def test_a_task_that_is_lost_with_its_node_each_time_is_counted(cluster: Any) -> None:
+    """In array mode, too, its budget of lost nodes holds the run before a third start begins."""
+    flags = ("--mode", "array", *ONE, *LOST_OFTEN)
+    run = submit(cluster, flags, plain(cluster, "--step-time", "0.03", steps=4000))
+    lose_all_nodes_again_and_again(cluster, run, is_array=True)

@@ -34,10 +34,12 @@ class ErrorHandler:
     stay the one that is seen.
     """
 
-    _fn_name = ""  # also of classes that do not call the method below
+    _fn_name = ""  # also of classes that do not call the methods below
+    _clock: Clock = SystemClock()
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
+        if clock is not None:
+            self._clock = clock
 
     def initialize(self) -> None:
         """Have Python print the stacks of all threads when a fatal signal comes."""
@@ -47,11 +49,11 @@ class ErrorHandler:
             self._warn(f"Unable to enable fault handler. {type(error).__name__}: {error}")
 
     def set_entrypoint_fn_name(self, fn_name: str) -> None:
-        """Take note of the function that `record` runs, for handlers that tell of it (from torch 2.14)."""
+        """Take note of the function that `record` runs, as on torch's main branch."""
         self._fn_name = fn_name
 
     def record_success(self) -> None:
-        """Take note that the function has returned: nothing is written (from torch 2.14)."""
+        """Take note that the function has returned: nothing is written (as on the main branch of torch)."""
         if self._fn_name:
             _log.debug("%s has returned", self._fn_name)
 
@@ -188,6 +190,16 @@ def _tell(handler: ErrorHandler, method: str, *args: str) -> None:
         tell(*args)
 
 
+def _tell_success(handler: ErrorHandler) -> None:
+    """Tell a handler that the function has returned; one that fails at that does not make it a failure."""
+    try:
+        _tell(handler, "record_success")
+    except Exception as error:  # noqa: BLE001 - the code of a user, after the work is done
+        _log.warning(
+            "record_success of %s failed: %s: %s", type(handler).__name__, type(error).__name__, error
+        )
+
+
 def _decorate(fn: Callable[_P, _R], error_handler: ErrorHandler | None) -> Callable[_P, _R | None]:
     @functools.wraps(fn)
     def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R | None:
@@ -196,11 +208,9 @@ def _decorate(fn: Callable[_P, _R], error_handler: ErrorHandler | None) -> Calla
         handler.initialize()
         try:
             found = fn(*args, **kwargs)
-            _tell(handler, "record_success")
-            return found  # noqa: TRY300 - its report is a part of the call
         except SystemExit as error:
             if error.code == 0:
-                _tell(handler, "record_success")
+                _tell_success(handler)
                 return None
             if error.code is not None:
                 handler.record_exception(error)
@@ -213,5 +223,7 @@ def _decorate(fn: Callable[_P, _R], error_handler: ErrorHandler | None) -> Calla
         except Exception as error:
             handler.record_exception(error)
             raise
+        _tell_success(handler)
+        return found
 
     return wrapper
