@@ -192,7 +192,7 @@ def other_job(state: RunState, epoch: Epoch, job_id: str) -> str:
     """Return the job that the run belongs to, if it is another one than the job of a start; else nothing.
 
     The jobs of a submission follow each other, each with a link of its own. A second job with the same link
-    is none of the run's: somebody has given the job script to sbatch once more.
+    is none of the run's: the job script was given to sbatch once more.
 
     Args:
         state: the run.

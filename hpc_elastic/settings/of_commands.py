@@ -168,7 +168,7 @@ class FinishSettings:
     begins = setting(
         SWITCH,
         OFF,
-        "The job has not begun: only charge ends of earlier starts that nobody has recorded; stdout is empty "
+        "The job has not begun: only charge ends of earlier starts that have no record; stdout is empty "
         "if it may begin",
         to=FinishFlag(),
     )

@@ -249,6 +249,7 @@ _FAULTS = {
         _run(_stop(Cause.NODE_LOSS, at=(0,), least=2, most=2), ends=_HELD),
     ),
     "unwritten.a_preemption_before_the_agents_listen_starts_nothing": (_RESUMED,),
+    "unwritten.a_second_job_of_one_script_does_nothing": (_UNDISTURBED,),
     "unwritten.a_worker_without_a_program_ends_the_job_at_once": (_run(_stop(Cause.CRASH), ends=_FAILED),),
     "faults.a_worker_crash_is_mended_in_place": (_run(_stop(Cause.CRASH, at=(1,)), ends=_DONE),),
     "faults.final_failure_ends_everything_with_one_root_cause": (

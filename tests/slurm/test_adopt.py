@@ -57,6 +57,28 @@ def changed(text: str) -> str:
     return done
 
 
+@pytest.mark.parametrize(
+    ("option", "line", "kept"),
+    [
+        ("-c 8", "torchrun train.py", ()),
+        ("--cpus-per-task=8", "torchrun train.py", ()),
+        ("--gpus-per-task=1", "srun torchrun train.py", ()),
+        (
+            "--gpus-per-task=1",
+            "torchrun --nproc-per-node $SLURM_GPUS_PER_TASK train.py",
+            ("SLURM_GPUS_PER_TASK",),
+        ),
+        ("--gpus-per-node=4", "torchrun train.py", None),
+    ],
+)
+def test_an_agent_gets_its_whole_node(option: str, line: str, kept: tuple[str, ...] | None) -> None:
+    """Where the job asks for parts of a node per task, srun would give the one agent of a node one part."""
+    text = adopt(f"#!/bin/bash\n#SBATCH {option}\n{line}\n", "job.sh").text
+    found = next((one.split()[1:] for one in text.splitlines() if one.startswith("unset ")), None)
+    names = ["SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPUS_PER_TASK"]
+    assert found == (None if kept is None else [name for name in names if name not in kept])
+
+
 def test_a_typical_script() -> None:
     """What is the user's stays; each change has its reason."""
     assert ADOPTED.replace("PLACE", PLACE) == changed(TYPICAL)

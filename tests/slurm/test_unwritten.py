@@ -32,7 +32,7 @@ from hpc_elastic.slurm.client.answers import PastStart, read_past_starts
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.choices import RequeueBudgets
 from hpc_elastic.slurm.end.finish import Finish
-from hpc_elastic.slurm.end.unwritten import Told, mark_text, member_of, of_job, of_task, part_of
+from hpc_elastic.slurm.end.unwritten import SlurmSays, mark_text, member_of, of_job, of_task, part_of
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
 from hpc_elastic.store.node_events import Fault
 from tests.slurm.stand_in import FakeJob
@@ -49,7 +49,7 @@ WORD = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-28T10:00:00 DUE 
 LOG = "training\n"
 
 
-def causes(state: RunState, epoch: Epoch, told: Told) -> list[tuple[Cause, tuple[str, ...]]]:
+def causes(state: RunState, epoch: Epoch, told: SlurmSays) -> list[tuple[Cause, tuple[str, ...]]]:
     """Return the causes and the lost nodes of the ends that nobody has recorded."""
     return [(one.cause, one.nodes) for one in of_job(state, epoch, told)]
 
@@ -57,22 +57,32 @@ def causes(state: RunState, epoch: Epoch, told: Told) -> list[tuple[Cause, tuple
 @pytest.mark.parametrize(
     ("entries", "told", "cause", "nodes"),
     [
-        ((), Told(log=LOG), Cause.NODE_LOSS, ("n1",)),  # the batch host went with all that it would have said
-        ((), Told([PastStart("NODE_FAIL", ("n1", "n2"))], LOG), Cause.NODE_LOSS, ("n1",)),
-        ((), Told([PastStart("NODE_FAIL", ("n1", "n2"))], WORD.format("NODE FAILURE")), Cause.NODE_LOSS, ()),
-        ((), Told([PastStart("PREEMPTED", ("n1", "n2"))], LOG), Cause.PREEMPTION, ()),
-        ((), Told([PastStart("TIMEOUT", ("n1", "n2"))], LOG), Cause.TIME_LIMIT, ()),
-        ((), Told([PastStart("REQUEUED", ("n1", "n2"))], LOG), Cause.REQUEUE, ()),
-        ((), Told(log=WORD.format("PREEMPTION")), Cause.PREEMPTION, ()),
-        ((), Told(log=WORD.format("JOB REQUEUE")), Cause.REQUEUE, ()),
-        ((), Told(log=WORD.format("TIME LIMIT")), Cause.TIME_LIMIT, ()),
-        ((ASKED,), Told(log=LOG), Cause.PREEMPTION, ()),  # finish was killed before it came to write
-        ((ASKED, Drained(FIRST, Cause.TIME_LIMIT, 9, "")), Told(log=LOG), Cause.TIME_LIMIT, ()),
-        ((), Told(), Cause.REQUEUE, ()),  # the log is gone, and there is no accounting
+        (
+            (),
+            SlurmSays(log=LOG),
+            Cause.NODE_LOSS,
+            ("n1",),
+        ),  # the batch host went with all that it would have said
+        ((), SlurmSays([PastStart("NODE_FAIL", ("n1", "n2"))], LOG), Cause.NODE_LOSS, ("n1",)),
+        (
+            (),
+            SlurmSays([PastStart("NODE_FAIL", ("n1", "n2"))], WORD.format("NODE FAILURE")),
+            Cause.NODE_LOSS,
+            (),
+        ),
+        ((), SlurmSays([PastStart("PREEMPTED", ("n1", "n2"))], LOG), Cause.PREEMPTION, ()),
+        ((), SlurmSays([PastStart("TIMEOUT", ("n1", "n2"))], LOG), Cause.TIME_LIMIT, ()),
+        ((), SlurmSays([PastStart("REQUEUED", ("n1", "n2"))], LOG), Cause.REQUEUE, ()),
+        ((), SlurmSays(log=WORD.format("PREEMPTION")), Cause.PREEMPTION, ()),
+        ((), SlurmSays(log=WORD.format("JOB REQUEUE")), Cause.REQUEUE, ()),
+        ((), SlurmSays(log=WORD.format("TIME LIMIT")), Cause.TIME_LIMIT, ()),
+        ((ASKED,), SlurmSays(log=LOG), Cause.PREEMPTION, ()),  # finish was killed before it came to write
+        ((ASKED, Drained(FIRST, Cause.TIME_LIMIT, 9, "")), SlurmSays(log=LOG), Cause.TIME_LIMIT, ()),
+        ((), SlurmSays(), Cause.REQUEUE, ()),  # the log is gone, and there is no accounting
     ],
 )
 def test_an_end_without_a_record_has_the_cause_that_is_told(
-    entries: tuple[Entry, ...], told: Told, cause: Cause, nodes: tuple[str, ...]
+    entries: tuple[Entry, ...], told: SlurmSays, cause: Cause, nodes: tuple[str, ...]
 ) -> None:
     """Slurm's own word counts most, then that of the agents; where nothing tells, nothing is claimed."""
     assert [(cause, nodes)] == causes(state_of(BEGAN, ROUND, *entries), NEXT, told)
@@ -88,8 +98,8 @@ def test_an_end_without_a_record_has_the_cause_that_is_told(
 )
 def test_an_end_with_a_record_is_not_charged_again(entries: tuple[Entry, ...]) -> None:
     """Whoever came first has counted it."""
-    assert [] == causes(state_of(BEGAN, ROUND, *entries), NEXT, Told(log=LOG))
-    assert [] == causes(state_of(BEGAN, ROUND), FIRST, Told(log=LOG))  # the start itself
+    assert [] == causes(state_of(BEGAN, ROUND, *entries), NEXT, SlurmSays(log=LOG))
+    assert [] == causes(state_of(BEGAN, ROUND), FIRST, SlurmSays(log=LOG))  # the start itself
 
 
 def test_starts_that_no_agent_has_begun_are_charged_too() -> None:
@@ -99,9 +109,9 @@ def test_starts_that_no_agent_has_begun_are_charged_too() -> None:
         for start, words in ((1, ""), (2, WORD.format("TIME LIMIT")))
     )
     third = FIRST._replace(restart=3)
-    found = [one.cause for one in of_job(state_of(BEGAN, ROUND), third, Told(log=log))]
+    found = [one.cause for one in of_job(state_of(BEGAN, ROUND), third, SlurmSays(log=log))]
     assert [Cause.PREEMPTION, Cause.REQUEUE, Cause.TIME_LIMIT] == found
-    assert [0, 1, 2] == [one.restart for one in of_job(RunState(), third, Told())]
+    assert [0, 1, 2] == [one.restart for one in of_job(RunState(), third, SlurmSays())]
     assert "PREEMPTION" in part_of(log, 0)
     assert "TIME LIMIT" not in part_of(log, 1)
 
@@ -209,9 +219,9 @@ def test_the_end_of_a_task_is_charged_to_its_round() -> None:
     member = member_of(state, TASK)
     assert member is not None
     assert OLD == member.node_id
-    lost, _ = of_task(state, member, Told(log=LOG))
+    lost, _ = of_task(state, member, SlurmSays(log=LOG))
     assert RoundEnded(1, Cause.NODE_LOSS, ("n1",), None) == lost
-    left, _ = of_task(state, member, Told(log=WORD.format("PREEMPTION")))
+    left, _ = of_task(state, member, SlurmSays(log=WORD.format("PREEMPTION")))
     assert isinstance(left, NodeLeft)
     assert (OLD, Cause.PREEMPTION) == (left.node_id, left.cause)
     assert 1 == state_of(BEGAN, TASKS, left).used(Cause.PREEMPTION)

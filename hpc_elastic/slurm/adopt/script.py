@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.exit_codes import ExitCode
@@ -32,6 +32,8 @@ _SRUN_FLAGS = (
     ("--wait", "--wait=0", ("-W",)),
     ("--no-kill", "--no-kill", ("-k",)),
 )
+_PER_TASK = ("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPUS_PER_TASK")
+_PER_TASK_OPTION = re.compile(r"\s(?:-c|--(?:cpus|gpus|tres)-per-task)(?=[\s=\d])")
 _LEAD_S = 120
 _MARK = "\ufeff"  # editors of Windows begin a file with it
 _ISOLATED = "-I -m hpc_elastic"
@@ -128,9 +130,11 @@ def adopt(text: str, name: str, *, is_found_isolated: bool = True) -> Adopted:
         *([_KEEP_STRICT, _END_STRICT] if known.by_option else []),
         *([_END_TRAP] if known.by_trap else []),
     ]
+    whole = _whole_node(before, "\n".join(command))
     changed = [
         *before,
         *(change.what for change in strict),
+        *(change.what for change in whole),
         f"trap : {SIGNALS}  # this shell outlives the signals that the agents save for",
         *command,
         *_finish(line),
@@ -141,6 +145,7 @@ def adopt(text: str, name: str, *, is_found_isolated: bool = True) -> Adopted:
         *header_changes,
         *_unread_options(lines),
         *strict,
+        *whole,
         _TRAP,
         *_own_traps(lines[: line.first]),
         *command_changes,
@@ -295,6 +300,20 @@ def _header(lines: list[str]) -> tuple[list[str], list[Change]]:
     if any(_warn_agents(line) != line for line in given):
         changes.append(Change("#SBATCH --signal without B:", "the warning goes to the agents, which save"))
     return [f"#SBATCH {option}" for option, _ in missing], changes
+
+
+def _whole_node(lines: Sequence[str], command: str) -> list[Change]:
+    """Return the change by which an agent gets its whole node, where options ask for parts of it per task.
+
+    Args:
+        lines: of the script, up to its command.
+        command: the changed command; a variable that it uses itself stays.
+    """
+    given = [line for line in lines if line.startswith("#SBATCH")]
+    if not any(_PER_TASK_OPTION.search(line) for line in given):
+        return []
+    names = [name for name in _PER_TASK if not re.search(rf"\b{name}\b", command)]
+    return [Change(f"unset {' '.join(names)}", "an agent gets all CPUs and GPUs of its node, not one task's")]
 
 
 def _first_command(lines: list[str]) -> int:

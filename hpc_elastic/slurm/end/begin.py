@@ -8,12 +8,12 @@ from hpc_elastic.record.journal import Cause, Entry
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end import unwritten
-from hpc_elastic.slurm.end.unwritten import Told
+from hpc_elastic.slurm.end.unwritten import SlurmSays
 from hpc_elastic.slurm.run_jobs.job_start import Say, Start, log_end
 
 
 def charge(log: RunLog, start: Start, slurm: Slurm, say: Say) -> list[Cause]:
-    """Record the ends of earlier starts that nobody has recorded; return their causes.
+    """Record the ends of earlier starts that have no record; return their causes.
 
     Args:
         log: the journal of the run, as it was read.
@@ -28,7 +28,7 @@ def charge(log: RunLog, start: Start, slurm: Slurm, say: Say) -> list[Cause]:
         return []
     if start.task is not None:
         return _charge_task(log, start, start.task, slurm, say)
-    found = unwritten.of_job(log.state, start.epoch, Told())
+    found = unwritten.of_job(log.state, start.epoch, SlurmSays())
     if not found:
         return []
     found = unwritten.of_job(log.state, start.epoch, _told(start, start.restarts, slurm))
@@ -54,11 +54,11 @@ def _write(log: RunLog, entry: Entry) -> None:
     log.commit(lambda _state: entry)
 
 
-def _told(start: Start, restarts: int, slurm: Slurm) -> Told:
-    """Return what Slurm tells of the earlier starts; its accounting only if it knows all of them."""
+def _told(start: Start, restarts: int, slurm: Slurm) -> SlurmSays:
+    """Return the words of Slurm about the earlier starts; its accounting only if it has all of them."""
     try:
         rows = slurm.past_starts(start.job_ref)
     except HpcElasticError:
         rows = []
     known = rows[:restarts] if len(rows) in (restarts, restarts + 1) else ()
-    return Told(known, log_end(start.paths, start.job_ref))
+    return SlurmSays(known, log_end(start.paths, start.job_ref))

@@ -132,7 +132,7 @@ class Finish:
         return ended
 
     def begin(self) -> Ended | None:
-        """Charge the ends of earlier starts that nobody has recorded; end this one if a budget is exceeded.
+        """Charge the ends of earlier starts that have no record; end this one if a budget is exceeded.
 
         Returns:
             The end of the script; None: the start may begin.

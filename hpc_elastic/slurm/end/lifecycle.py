@@ -401,7 +401,7 @@ def before_start(facts: Facts, budgets: RequeueBudgets, charged: Iterable[Cause]
     Args:
         facts: all that is known; the ends of earlier starts are recorded.
         budgets: how often the job may be requeued.
-        charged: causes of ends that nobody had recorded, so that no script has compared them.
+        charged: causes of ends that had no record, so that no script has compared them.
     """
     if has_ended(facts.state) or facts.other_job or facts.is_outdated:
         return None  # the agents tell so

@@ -6,7 +6,7 @@ The next start finds that out, and charges the end to its cause before it begins
     Slurm's accounting names the cause            -> that
     Slurm has named it in the batch log           -> that
     agents had been asked to leave                -> the cause of that
-    nobody has said a word, and there is a log    -> the batch host was lost: Slurm tells all others there
+    the log is there, without any such word       -> the batch host was lost: Slurm tells all others there
     else                                          -> not known, as a requeue by hand
 
 Of a task of an array the end of its last start is charged to the round in which it was.
@@ -46,15 +46,15 @@ _CAUSE_OF = {
 _MARK = re.compile(r"^.*hpc_elastic finish: this is start (\d+) of (?:job|task) \S+$", re.MULTILINE)
 
 
-class Told(NamedTuple):
-    """What is told about the starts of a job from outside of its records."""
+class SlurmSays(NamedTuple):
+    """The words of Slurm about the starts of a job, beside its records."""
 
     accounted: Sequence[PastStart] = ()  # by Slurm's accounting, one for each start; empty if it is not known
     log: str = ""  # the end of the log of the batch script
 
 
 class Unwritten(NamedTuple):
-    """The end of a start that nobody has recorded."""
+    """The end of a start without a record."""
 
     restart: int  # of the job or task
     cause: Cause
@@ -88,7 +88,7 @@ def part_of(log: str, restart: int) -> str:
     return log[began:]
 
 
-def of_job(state: RunState, epoch: Epoch, told: Told) -> list[Unwritten]:
+def of_job(state: RunState, epoch: Epoch, told: SlurmSays) -> list[Unwritten]:
     """Return the ends of earlier starts of a job that have no record, the oldest first.
 
     Args:
@@ -107,7 +107,7 @@ def of_job(state: RunState, epoch: Epoch, told: Told) -> list[Unwritten]:
     return [_end(state, epoch._replace(restart=restart), told) for restart in range(first, epoch.restart)]
 
 
-def _end(state: RunState, epoch: Epoch, told: Told) -> Unwritten:
+def _end(state: RunState, epoch: Epoch, told: SlurmSays) -> Unwritten:
     began = state.epoch.script == epoch.script
     row = told.accounted[epoch.restart] if epoch.restart < len(told.accounted) else None
     nodes = row.nodes if row is not None else state.expected if began else ()
@@ -177,7 +177,7 @@ def member_of(state: RunState, start: TaskStart) -> Member | None:
     return None
 
 
-def of_task(state: RunState, member: Member, told: Told) -> tuple[Entry, str]:
+def of_task(state: RunState, member: Member, told: SlurmSays) -> tuple[Entry, str]:
     """Return the record of the end of an earlier start of a task, and its cause for people.
 
     Args:
