@@ -43,7 +43,7 @@ def experts(directory: str | None, kind: str, steps: int) -> dict[str, Any]:
     checkpoints = Checkpoints(directory, every=None)
 
     def seen() -> list[Any]:
-        states = [{key: value.tolist() for key, value in one.items()} for one in optimizer.state.values()]
+        states = [[(key, value.tolist()) for key, value in one.items()] for one in optimizer.state.values()]
         return [{name: value.tolist() for name, value in net.state_dict().items()}, states]
 
     start = checkpoints.load(state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,7 +45,7 @@ class FileSource:
             self._names = {name.removeprefix(mine): name for name in found if name.startswith(mine)}
             buffers = f"{OWN}{self._rank}.buffers"
             self._buffers = buffers if buffers in found else ""
-            return {**found, **{name: found[there] for name, there in self._names.items()}}
+            return self._in_order({**found, **{name: found[there] for name, there in self._names.items()}})
         own = next((name for name in sorted(found) if name.startswith(OWN) and "/" in name), None)
         if own is not None:
             raise InputError(
@@ -53,7 +54,14 @@ class FileSource:
                 where=WHERE,
                 fix=f"go on with {self._saved_by} ranks, or begin a new run with tensors cut by FSDP2",
             )
-        return found
+        return self._in_order(found)
+
+    def _in_order(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """Return records in the order in which rank 0 had their values; an optimizer's state has one."""
+        if f"{OWN}names" not in found:
+            return dict(found)
+        names = pickle.loads(self._read([f"{OWN}names"])[0])  # noqa: S301 - as the values of ranks
+        return {**{name: found[name] for name in names if name in found}, **found}
 
     def owns(self) -> bytes | list[bytes]:
         """Return the values of this rank; those of all ranks that have saved, if their number is another."""

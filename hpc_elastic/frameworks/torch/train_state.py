@@ -237,7 +237,8 @@ class TrainState:
         check_tensors(self._lib.torch, saved)
         tensor = self._lib.torch.Tensor
         found = {name: _resolved(one) if isinstance(one, tensor) else one for name, one in saved.items()}
-        return {**found, f"{OWN}{rank}": self._pickled(own)}
+        order = {f"{OWN}names": pickle.dumps([*found])} if rank == 0 else {}  # files have no order
+        return {**found, **order, f"{OWN}{rank}": self._pickled(own)}
 
     def _pickled(self, own: dict[str, Any]) -> bytes:
         try:
