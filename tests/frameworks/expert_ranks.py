@@ -7,7 +7,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, distribute_tensor
 
+from hpc_elastic.errors import InputError
 from hpc_elastic.frameworks.torch import Checkpoints
 
 
@@ -59,3 +63,20 @@ def experts(directory: str | None, kind: str, steps: int) -> dict[str, Any]:
     memory = checkpoints._memory
     is_able = memory is not None and memory.rescue is not None and memory.rescue.is_able
     return {"start": start, "loaded": loaded, "seen": seen(), "is_able": is_able}
+
+
+def cut_otherwise() -> str:
+    """Return the error for a state of an optimizer that is cut into other parts than its parameter."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    net = fully_shard(nn.Linear(4, 4), mesh=mesh)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    state = {"net": net, "optimizer": optimizer}
+    net(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    Checkpoints(None).load(state)
+    optimizer.state[net.weight]["row"] = distribute_tensor(torch.zeros(4), mesh, [Replicate()])
+    try:
+        Checkpoints(None).load(state)
+    except InputError as error:
+        return error.message
+    return ""

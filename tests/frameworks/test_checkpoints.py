@@ -263,6 +263,13 @@ def test_what_each_rank_has_for_itself_comes_back_to_it(
         assert re.match(words, other.value)
 
 
+def test_a_state_that_is_cut_otherwise_than_its_parameter_is_refused(ranks: RankServer) -> None:
+    """The next start would make a whole tensor of it, with which no step is possible."""
+    assert ["optimizer.state.weight.row is cut into other parts than its parameter"] * 2 == ranks.run(
+        2, "cut_otherwise"
+    )
+
+
 def test_what_differs_between_ranks_needs_a_rule_for_another_number_of_them(
     ranks: RankServer, tmp_path: Path
 ) -> None:

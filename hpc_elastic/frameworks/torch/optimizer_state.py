@@ -39,7 +39,7 @@ def has_own_state_dict(base: Any, optimizer: Any) -> bool:
     )
 
 
-def is_unloadable(optimizer: Any) -> bool:
+def steps_by_closure(optimizer: Any) -> bool:
     """Tell whether an optimizer changes parameters before its closure has returned for the last time."""
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     return closure is not None and closure.default is closure.empty
@@ -74,7 +74,21 @@ class OptimizerState:
         for key in state:
             if isinstance(state[key], dict) and not state[key]:
                 continue  # none was made yet
-            yield from state_leaves(state, key, f"{self._start}{self._owner(key)}")
+            for leaf in state_leaves(state, key, f"{self._start}{self._owner(key)}"):
+                self._check_parts(leaf, key)
+                yield leaf
+
+    def _check_parts(self, leaf: Entry, key: Any) -> None:
+        """Refuse a tensor that is cut in another way than its parameter: the next start knows no such way."""
+        value = leaf.owner[leaf.key]
+        if not hasattr(value, "placements"):
+            return
+        if getattr(key, "placements", None) != value.placements or key.shape != value.shape:
+            raise RefusedStateError(
+                f"{leaf.name} is cut into other parts than its parameter",
+                where=WHERE,
+                fix=f"leave out {self._name!r}, which then begins anew at each start",
+            )
 
     def _owner(self, key: Any) -> str:
         if not isinstance(key, self._torch.Tensor):

@@ -6,6 +6,7 @@ import ast
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from hpc_elastic.errors import InputError
@@ -40,12 +41,15 @@ class RefusedStateError(InputError):
 
 def unwrapped(value: Any) -> Any:
     """Return the object in wrappers, which have other names for tensors, no hooks or no state."""
-    name = _name_inside(value, _WRAPPED)
+    name = _name_inside(type(value))
     return value if name is None else unwrapped(getattr(value, name))
 
 
-def _name_inside(value: Any, wrappers: dict[str, str]) -> str | None:
-    return next((wrappers[one.__name__] for one in type(value).__mro__ if one.__name__ in wrappers), None)
+@lru_cache(maxsize=1024)
+def _name_inside(kind: type, *, of_modules: bool = False) -> str | None:
+    """Return the attribute of a wrapper that has the object in it; None: it is no wrapper."""
+    wrappers = _INSIDE if of_modules else _WRAPPED
+    return next((wrappers[one.__name__] for one in kind.__mro__ if one.__name__ in wrappers), None)
 
 
 def has_state(value: Any) -> bool:
@@ -88,10 +92,10 @@ class ModuleNames:
         if name not in self._known:
             before, _, last = name.rpartition(".")
             module, start = self._place(before)
-            inside = _name_inside(module, _INSIDE)
+            inside = _name_inside(type(module), of_modules=True)
             while inside is not None and last not in module._modules:  # noqa: SLF001 - PyTorch's
                 module = module._modules[inside]  # noqa: SLF001 - its state has no such name either
-                inside = _name_inside(module, _INSIDE)
+                inside = _name_inside(type(module), of_modules=True)
             inner = None if module is None else module._modules.get(last)  # noqa: SLF001
             self._known[name] = inner, start if inside == last else f"{start}{last}."
         return self._known[name]

@@ -19,7 +19,7 @@ from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.frameworks.torch.memory.marks import DeviceMark, HostMark
 from hpc_elastic.frameworks.torch.memory.places import Objects, TensorPlace, places_of
 from hpc_elastic.frameworks.torch.memory.proof import SAMPLED, Fingerprint, Proof, Snapshot, spread
-from hpc_elastic.frameworks.torch.optimizer_state import has_own_state_dict, is_unloadable
+from hpc_elastic.frameworks.torch.optimizer_state import has_own_state_dict, steps_by_closure
 from hpc_elastic.frameworks.torch.train_state import Replicated, State, Torch, TrainState
 from hpc_elastic.frameworks.torch.trees import Entry, ModuleNames
 from hpc_elastic.named_tuple import NamedTuple
@@ -102,7 +102,7 @@ class Layout:
         train = TrainState(lib, state)
         self.optimizers = [one for one in train.entries if isinstance(one.value, self._torch.optim.Optimizer)]
         for one in self.optimizers:
-            if is_unloadable(one.value) or has_own_state_dict(self._torch.optim.Optimizer, one.value):
+            if steps_by_closure(one.value) or has_own_state_dict(self._torch.optim.Optimizer, one.value):
                 raise UnfitStateError(f"{type(one.value).__name__} has a way of its own")
         found, own = train.parts()
         self.device = self._device_of(found)
