@@ -41,15 +41,19 @@ class RefusedStateError(InputError):
 
 def unwrapped(value: Any) -> Any:
     """Return the object in wrappers, which have other names for tensors, no hooks or no state."""
-    name = _name_inside(type(value))
+    name = _name_inside(value, _WRAPPED)
     return value if name is None else unwrapped(getattr(value, name))
 
 
+def _name_inside(value: Any, wrappers: dict[str, str]) -> str | None:
+    kind: Any = type(value)
+    return next((wrappers[name] for name in _kinds(kind) if name in wrappers), None)
+
+
 @lru_cache(maxsize=1024)
-def _name_inside(kind: type, *, of_modules: bool = False) -> str | None:
-    """Return the attribute of a wrapper that has the object in it; None: it is no wrapper."""
-    wrappers = _INSIDE if of_modules else _WRAPPED
-    return next((wrappers[one.__name__] for one in kind.__mro__ if one.__name__ in wrappers), None)
+def _kinds(kind: Any) -> tuple[str, ...]:
+    """Return the names of a class and of those that it derives from."""
+    return tuple(one.__name__ for one in kind.__mro__)
 
 
 def has_state(value: Any) -> bool:
@@ -92,10 +96,10 @@ class ModuleNames:
         if name not in self._known:
             before, _, last = name.rpartition(".")
             module, start = self._place(before)
-            inside = _name_inside(type(module), of_modules=True)
+            inside = _name_inside(module, _INSIDE)
             while inside is not None and last not in module._modules:  # noqa: SLF001 - PyTorch's
                 module = module._modules[inside]  # noqa: SLF001 - its state has no such name either
-                inside = _name_inside(type(module), of_modules=True)
+                inside = _name_inside(module, _INSIDE)
             inner = None if module is None else module._modules.get(last)  # noqa: SLF001
             self._known[name] = inner, start if inside == last else f"{start}{last}."
         return self._known[name]
