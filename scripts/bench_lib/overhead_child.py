@@ -23,7 +23,8 @@ MANY = 5000  # layers of three tensors
 
 
 def many() -> torch.nn.Module:
-    """Return a model of many tensors."""
+    """Return a model of many tensors, the same on all ranks."""
+    torch.manual_seed(0)
     layers = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(MANY)])
     for layer in layers:
         layer.register_buffer("count", torch.zeros(4))
