@@ -33,6 +33,7 @@ WRITERS = {
     "hpc_elastic/node/listeners/watchdog.py": "a pipe that the agent's environment names",
     "hpc_elastic/timer/file_based_local_timer.py": "a pipe of the agent, in a directory of its own",
     "hpc_elastic/worker/channel.py": _MEMORY,
+    "hpc_elastic/worker/request_pipe.py": _MEMORY,
     "hpc_elastic/submitit/job.py": "links in submitit's folder; their target is not opened",
     "hpc_elastic/processes/preload/preloader.py": _WORKERS,
     "hpc_elastic/multiprocessing/redirects.py": _PROGRAM,

@@ -69,6 +69,7 @@ from hpc_elastic.slurm.run_jobs.job_start import (
     Patience,
     Say,
     Start,
+    is_full,
     look_first,
     resume_command,
     to_go_on,
@@ -375,7 +376,7 @@ class _Doing:
             case Leave():
                 return self._leave(choice)
             case Relaunch(nodes, why):
-                self._note_down(why)
+                self._note_down(why, insists=True)
                 return self._relaunch(nodes)
             case Requeue() | Resubmit():
                 return self._go_on(choice)
@@ -421,13 +422,21 @@ class _Doing:
         job = self._start.job_ref.partition("_")[0] if self._facts.is_task else self._start.job_ref
         self._write(EpochStarted(self._epoch, job, ()))
 
-    def _note_down(self, text: str) -> None:
-        """Write down a text for people; where that fails the batch log alone has it."""
+    def _note_down(self, text: str, *, insists: bool = False) -> None:
+        """Write down a text for people; where that fails the batch log alone has it.
+
+        Args:
+            text: the text.
+            insists: a full disk is an error, as agents could write nothing, either.
+        """
         said = f"{self._name}: {text}" if self._facts.is_task else text
         try:
             self._log.commit(lambda _state: Note(self._epoch, said))
         except StoreError as error:
-            self._say(f"this is not in the run's records: {error}")
+            if insists and is_full(error):
+                self._write(Note(self._epoch, said))
+            else:
+                self._say(f"this is not in the run's records: {error}")
 
     def _stopped(self, how: StopKind, detail: str) -> None:
         """Record that this script has ended the start of its task."""

@@ -166,6 +166,11 @@ def _place(paths: RunPaths, job_ref: str) -> str:
     return paths.batch_log.replace("%j", job_ref)
 
 
+def is_full(error: StoreError | OSError) -> bool:
+    """Tell whether a disk is full, or a quota spent."""
+    return error.errno in _FULL
+
+
 class Patience:
     """Tries the steps at the end of a job start until they work, or for too long.
 
@@ -234,7 +239,7 @@ class Patience:
         if not isinstance(error, (StoreError, OSError)):
             return patience_s - waited_s
         self._away_s = away_s + waited_s
-        limit_s = FULL_PATIENCE_S if error.errno in _FULL else patience_s
+        limit_s = FULL_PATIENCE_S if is_full(error) else patience_s
         return min(limit_s, patience_s) - self._away_s
 
 
