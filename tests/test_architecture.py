@@ -332,7 +332,7 @@ def test_every_process_of_ours_starts_isolated() -> None:
 
 
 READS_SHARED_FILES = {
-    "hpc_elastic/record/checkpoints.py",  # a copy of a checkpoint may be a group's
+    "hpc_elastic/record/checkpoint_files.py",  # a copy of a checkpoint may be a group's
     "hpc_elastic/slurm/end/batch_host.py",  # a shell writes by the user's umask; only a change counts
     "hpc_elastic/slurm/submit/validate.py",  # the user has chosen the file
 }

@@ -23,9 +23,10 @@ class ElasticLoop:
         save: called on all ranks with the path to save to, a file or directory of its choice.
         load: called on all ranks with such a path.
         save_every: steps between two regular checkpoints; None: only when a stop is requested.
-        directory: seen by all nodes: checkpoints lie in a folder of the run's name in it; by default in
-            ``saved`` in the run directory.
+        directory: seen by all nodes: checkpoints lie in a folder of the run in it; by default in ``saved`` in
+            the run directory.
         keep: how many complete checkpoints are kept.
+        name: of what is saved, where a program has several loops; none goes on from the state of another.
 
     Attributes:
         stopped: the loop was left because of a request: the training is not complete.
@@ -42,10 +43,11 @@ class ElasticLoop:
         save_every: int | None = None,
         directory: str | os.PathLike[str] | None = None,
         keep: int = KEEP,
+        name: str = "",
     ) -> None:
         self._save = save
         self._load = load
-        self._saves = Saves(save_every, directory, keep)
+        self._saves = Saves(save_every, directory, keep, name=name)
         self._step: int | None = None  # the newest one that is known
         self.stopped = False
 
@@ -67,7 +69,7 @@ class ElasticLoop:
         Raises:
             InputError: it was marked without a path.
         """
-        saved = worker.latest_checkpoint()
+        saved = worker.latest_checkpoint(self._saves.name)
         if saved is None:
             return 0
         if saved.path is None:

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import errno
+import logging
 import operator
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from hpc_elastic import worker
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.checkpoints import KEPT, complete_marks
+from hpc_elastic.record.checkpoint_files import owner_id
+from hpc_elastic.record.checkpoints import KEPT, check_name, complete_marks, left_marks
 from hpc_elastic.store.files import list_names
+from hpc_elastic.store.plain_file import OTHERS_WRITE, owner_name
+from hpc_elastic.store.trust import others_write, trusted_uids
+from hpc_elastic.text import for_shell
 
+logger = logging.getLogger(__name__)
 KEEP = 2
+PRIVATE = 0o700
 _FOLDER = "saved"
-_NAME = re.compile(r"step-(\d+)-(\d+)")
+_NAME = re.compile(r"step-(\d+)-(\d+)(?:-(\d+))?")
+_Order = tuple[int, int, int]  # round, branch and step of a checkpoint: the newest has the greatest
 
 
 def latest() -> str | None:
@@ -33,18 +43,22 @@ class Saves:
 
     Args:
         save_every: steps between two regular ones; None: none are regular.
-        directory: seen by all nodes: they lie in a folder of the run's name in it, as runs may share it; by
+        directory: seen by all nodes: they lie in a folder of the run in it, as runs may share it; by
             default ``saved`` in the run directory.
         keep: how many complete ones are kept, the newest.
+        name: of the object that is saved, where a program saves several; a folder of its own.
         environ: this process's environment.
         is_whole: tells by its path whether one is complete, where no run keeps marks; None: none is.
 
     Attributes:
         directory: where they lie.
         round: of this process.
+        name: of the object.
+        run: the id of the run's checkpoints; empty without a run.
 
     Raises:
-        InputError: a number is not positive, or the directory is no path.
+        InputError: a number is not positive, the directory is no path, or the name cannot be one.
+        OSError: the run directory does not answer.
     """
 
     def __init__(
@@ -53,6 +67,7 @@ class Saves:
         directory: str | os.PathLike[str] | None = None,
         keep: int = KEEP,
         *,
+        name: str = "",
         environ: Mapping[str, str] | None = None,
         is_whole: Callable[[str], bool] | None = None,
     ) -> None:
@@ -62,7 +77,12 @@ class Saves:
         self._save_every = save_every
         self._keep = keep
         self._is_whole = is_whole
-        self.directory = _directory(worker.run_dir(), directory)
+        self.name = check_name(name)
+        _check_directory(directory)
+        root = worker.run_dir()
+        self.run = "" if root is None else owner_id(RunPaths(root))
+        self._way = _way(root, directory, self.run, self.name)
+        self.directory = os.path.join(*self._way)
         self.round = int(environ.get(Env.ROUND) or 0)
         self._rank = int(environ.get("RANK") or 0)
         self._world_size = int(environ.get("WORLD_SIZE") or 1)
@@ -80,10 +100,28 @@ class Saves:
     def path(self, step: int) -> str:
         """Return where to save, and make sure that it can be made there.
 
-        The round is part of the name: the incomplete files of a killed start are never mixed with it.
+        Round and branch are part of the name: the incomplete files of a killed start are never mixed with it.
+
+        Raises:
+            InputError: a directory of this name is another user's.
+            OSError: there can be no directory.
         """
-        os.makedirs(self.directory, exist_ok=True)
-        return os.path.abspath(os.path.join(self.directory, f"step-{step}-{self.round}"))
+        self.make()
+        branch = f"-{worker.branch()}" if worker.branch() else ""
+        return os.path.abspath(os.path.join(self.directory, f"step-{step}-{self.round}{branch}"))
+
+    def make(self) -> None:
+        """Make the directory; those in it that are named by this package are this user's alone.
+
+        Raises:
+            InputError: a directory of this name is another user's.
+            OSError: there can be no directory.
+        """
+        above, *ours = self._way
+        os.makedirs(above or os.curdir, exist_ok=True)
+        for name in ours:
+            above = os.path.join(above, name)
+            make_private(above)
 
     def check(self) -> None:
         """Make sure before the first step that the directory is there, and can be written.
@@ -92,7 +130,7 @@ class Saves:
             InputError: it is not, or cannot.
         """
         try:
-            os.makedirs(self.directory, exist_ok=True)
+            self.make()
         except FileExistsError:
             raise _unfit(self.directory, "it is no directory") from None
         except OSError as error:
@@ -116,20 +154,29 @@ class Saves:
             sync(path)
         else:
             sync_file_system(os.path.dirname(path))
-        worker.checkpoint_saved(step, path, shards=self._world_size)
+        worker.checkpoint_saved(step, path, shards=self._world_size, name=self.name)
+
+    def discard(self, step: int, path: str) -> None:
+        """Remove what a failed save of all ranks has left: this rank's mark, and on rank 0 the parts."""
+        try:
+            worker.checkpoint_failed(step, shards=self._world_size, name=self.name)
+        except OSError as error:
+            logger.warning("the mark of a checkpoint that was not saved cannot be removed: %s", error)
+        if self._rank == 0:
+            _remove(path)
 
     def complete(self) -> list[str]:
-        """Return the paths of the complete checkpoints, the newest first.
+        """Return the paths of the complete checkpoints that may be gone on from, the newest first.
 
         Raises:
             OSError: the directory exists and cannot be listed.
         """
         there = self.found()
-        keys = self._complete_keys(list(there.values()))
-        return [os.path.abspath(os.path.join(self.directory, there[key])) for key in keys if key in there]
+        orders, _ = self._complete_orders(list(there.values()))
+        return [os.path.abspath(os.path.join(self.directory, there[one])) for one in orders if one in there]
 
-    def found(self) -> dict[tuple[int, int], str]:
-        """Return step and round of all checkpoints, the incomplete ones too, with their names.
+    def found(self) -> dict[_Order, str]:
+        """Return round, branch and step of all checkpoints, the incomplete ones too, with their names.
 
         Raises:
             InputError: the directory is none.
@@ -141,45 +188,76 @@ class Saves:
             return {}  # nothing was saved yet
         except NotADirectoryError:
             raise _unfit(self.directory, "it is no directory") from None
-        return {key: name for name, key in _keys(names).items()}
+        return {order: name for name, order in _orders(names).items()}
 
-    def _complete_keys(self, names: Sequence[str]) -> list[tuple[int, int]]:
-        """Return step and round of the complete checkpoints, the newest first."""
+    def _complete_orders(self, names: Sequence[str]) -> tuple[list[_Order], set[_Order]]:
+        """Return the complete checkpoints, the newest first, and those that the run has gone back behind."""
         root = worker.run_dir()
         if root is not None:  # the marks are of this user's alone: by them others are removed
-            return complete_keys(names, list_names(RunPaths(root).checkpoints))
+            marks = list_names(RunPaths(root).checkpoints)
+            return complete_orders(names, marks, self.name), {
+                mark.order for mark in left_marks(marks, self.name)
+            }
         if self._is_whole is None:
-            return []
-        there = _keys(names).items()
-        whole = (key for name, key in there if self._is_whole(os.path.join(self.directory, name)))
-        return sorted(whole, reverse=True)
+            return [], set()
+        there = _orders(names).items()
+        whole = (one for name, one in there if self._is_whole(os.path.join(self.directory, name)))
+        return sorted(whole, reverse=True), set()
 
     def remove_old(self) -> None:
-        """Remove the checkpoints that are older than those to be kept."""
+        """Remove the checkpoints that are older than those to be kept; none that was gone back behind."""
         names = os.listdir(self.directory)
-        for name in outdated(names, self._complete_keys(names), self._keep):
-            path = os.path.join(self.directory, name)
-            if os.path.isdir(path) and not os.path.islink(path):
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                _unlink(path)
+        complete, left = self._complete_orders(names)
+        for name in outdated(names, complete, self._keep, left):
+            _remove(os.path.join(self.directory, name))
 
 
-def _directory(run_dir: str | None, named: object) -> str:
-    """Return where the checkpoints of a run lie, in a directory of its own.
-
-    Raises:
-        InputError: the name is no path.
-    """
-    if named is None:
-        return os.path.join(run_dir or "", _FOLDER)
-    if not isinstance(named, str | os.PathLike) or not str(named):
+def _check_directory(named: object) -> None:
+    if named is not None and (not isinstance(named, str | os.PathLike) or not str(named)):
         raise InputError(
             f"directory is {named!r}",
             where="hpc_elastic.frameworks",
             fix="give a path as text or a pathlib.Path, or leave it out",
         )
-    return os.path.join(named, os.path.basename(run_dir) if run_dir else "")
+
+
+def _way(root: str | None, named: str | os.PathLike[str] | None, run: str, name: str) -> tuple[str, ...]:
+    """Return the user's directory, and the names of those in it that are the run's and the object's alone."""
+    ours = (name,) if name else ()
+    if named is None:
+        return (root or "", _FOLDER, *ours)
+    return (os.fspath(named), *((f"{os.path.basename(root)}-{run}",) if root else ()), *ours)
+
+
+def make_private(path: str) -> None:
+    """Make a directory to which no other user can write; one of this user's that is open is closed.
+
+    Raises:
+        InputError: it is another user's, or that user's link to one.
+        OSError: there can be no directory.
+    """
+    try:
+        os.mkdir(path, PRIVATE)
+    except FileExistsError:
+        pass
+    else:
+        return
+    trusted = trusted_uids()
+    link = os.lstat(path).st_uid
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        owner = next((uid for uid in (link, os.fstat(fd).st_uid) if uid not in trusted), None)
+        if owner is not None:
+            raise _unfit(path, f"it belongs to user {owner_name(owner)}")
+        if others_write(fd):
+            os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & ~OTHERS_WRITE)
+            logger.warning(
+                "others could write to the checkpoints in %s, and so have code run as you; now they cannot. "
+                "To let them read: chmod -R go+rX,go-w %s",
+                *(path, for_shell(path)),
+            )
+    finally:
+        os.close(fd)
 
 
 def _unfit(directory: str, reason: str) -> InputError:
@@ -190,36 +268,41 @@ def _unfit(directory: str, reason: str) -> InputError:
     )
 
 
-def complete_keys(names: Iterable[str], marks: Iterable[str]) -> list[tuple[int, int]]:
-    """Return step and round of the complete checkpoints, the newest first.
+def complete_orders(names: Iterable[str], marks: Iterable[str], of: str = "") -> list[_Order]:
+    """Return the complete checkpoints, the newest first.
 
     Args:
         names: the names in the directory of checkpoints.
         marks: the names in the directory of marks.
+        of: the name of the object.
     """
-    keys = [(mark.step, mark.round) for mark in complete_marks(marks)]
-    if len(keys) >= KEPT:  # marks of older ones were taken away
-        keys += sorted({key for key in _keys(names).values() if key < keys[-1]}, reverse=True)
-    return keys
+    orders = [mark.order for mark in complete_marks(marks, of)]
+    if len(orders) >= KEPT:  # marks of older ones were taken away
+        orders += sorted({one for one in _orders(names).values() if one < orders[-1]}, reverse=True)
+    return orders
 
 
-def outdated(names: Iterable[str], complete: Sequence[tuple[int, int]], keep: int) -> list[str]:
+def outdated(
+    names: Iterable[str], complete: Sequence[_Order], keep: int, left: Iterable[_Order] = ()
+) -> list[str]:
     """Return the checkpoints to remove: all that are older than the newest `keep` complete ones.
 
     Args:
         names: the names in the directory of checkpoints.
-        complete: step and round of the complete ones, the newest first.
+        complete: the complete ones, the newest first.
         keep: how many complete ones are kept.
+        left: complete ones that the run has gone back behind: the user may want one.
     """
     if len(complete) < keep:
         return []
-    return [name for name, key in _keys(names).items() if key < complete[keep - 1]]
+    stay = {*left}
+    return [name for name, one in _orders(names).items() if one < complete[keep - 1] and one not in stay]
 
 
-def _keys(names: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Return step and round of those names that are of checkpoints."""
+def _orders(names: Iterable[str]) -> dict[str, _Order]:
+    """Return round, branch and step of those names that are of checkpoints."""
     found = ((name, _NAME.fullmatch(name)) for name in names)
-    return {name: (int(match[1]), int(match[2])) for name, match in found if match}
+    return {name: (int(match[2]), int(match[3] or 0), int(match[1])) for name, match in found if match}
 
 
 def sync(path: str) -> None:
@@ -264,11 +347,13 @@ def _below(path: str) -> Iterator[str]:
     yield os.path.dirname(path)
 
 
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass  # it is only in the way
+def _remove(path: str) -> None:
+    """Remove a checkpoint, as far as that is possible: it is only in the way."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            os.unlink(path)
 
 
 def checked_total(total: Any) -> int:

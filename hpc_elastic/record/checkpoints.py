@@ -9,9 +9,6 @@ Rounds follow one another, and a process may go back to an earlier step within a
 branch. A round or branch that has gone back leaves the newer checkpoints of those before it: they stay, and
 nothing goes on from them. Where that does not follow from a mark,
 ``checkpoints/from.<round>.<branch>.<step>.<of round>.<of branch>[.<name>].json`` says so.
-
-A directory that `hpc_elastic.frameworks.torch.Checkpoints` has saved also holds its facts, in a file that is
-written last.
 """
 
 from __future__ import annotations
@@ -37,10 +34,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 SAMPLES = 128  # marks that are read to learn how long a save takes
 KEPT = 32  # complete checkpoints whose marks stay; the checkpoints themselves are never touched
-FACTS = "checkpoint.json"  # in the directory of a checkpoint
 _SUFFIX = ".json"
 _FROM = "from."  # begins the name of the record of a way back
-_OWNER = "owner.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # of an object; an empty one is the default
 
 
@@ -109,34 +104,6 @@ class WayBack(NamedTuple):
     def place(self) -> tuple[int, int]:
         """The round and its branch."""
         return self.round, self.branch
-
-
-class CheckpointFacts(NamedTuple):
-    """The content of the file that completes the directory of a checkpoint.
-
-    Attributes:
-        step: steps completed in it.
-        world_size: number of ranks that have saved it.
-        saved_at: by the clock of rank 0 [s since the epoch].
-        blocked_s: for how long the save has held up the loop of rank 0 [s].
-        took_s: until all parts were on disk [s].
-        every_s: the interval of saves then [s]; None: they are counted in steps.
-        recovered: the rounds of the run whose fault has lost next to nothing, as ranks had kept their state.
-        run: the id of the run's checkpoints, as `owner_id`; empty: without a run, or by an old version.
-        name: of the object that has saved it.
-        format: version of the file.
-    """
-
-    step: Count
-    world_size: Count
-    saved_at: Seconds
-    blocked_s: Seconds
-    took_s: Seconds
-    every_s: Seconds | None = None
-    recovered: tuple[Count, ...] = ()
-    run: str = ""
-    name: str = ""
-    format: int = FORMAT
 
 
 class _Mark(NamedTuple):
@@ -449,35 +416,14 @@ def write_way_back(paths: RunPaths, back: WayBack) -> None:
     files.publish_new(os.path.join(paths.checkpoints, encode_way_back(back)), content)
 
 
-def went_back_since(paths: RunPaths, round_number: int, name: str = "") -> bool:
+def went_back_since(paths: RunPaths, round_number: int) -> bool:
     """Tell whether the run has gone back to an earlier step after a round.
 
     Raises:
         OSError: the directory of marks exists and cannot be listed.
     """
     backs = filter(None, map(parse_way_back, files.list_names(paths.checkpoints)))
-    return any(back.name == name and back.round > round_number for back in backs)
-
-
-class _Owner(NamedTuple):
-    """The content of the file with the id of a run's checkpoints."""
-
-    id: str
-
-
-def owner_id(paths: RunPaths) -> str:
-    """Return the id of a run's checkpoints, which no other run has; all processes get the same.
-
-    Raises:
-        OSError: it could be neither read nor made.
-        DamagedError: it is damaged.
-    """
-    path = os.path.join(paths.checkpoints, _OWNER)
-    with suppress(FileNotFoundError):
-        return read(_Owner, read_plain(path)).id
-    make_directory(paths.checkpoints)
-    files.publish_new(path, json.dumps(_Owner(os.urandom(4).hex())._asdict()).encode() + b"\n")
-    return read(_Owner, read_plain(path)).id
+    return any(back.round > round_number for back in backs)
 
 
 def superseded(names: Iterable[str]) -> list[str]:
@@ -572,22 +518,3 @@ def _took(path: str) -> float | None:
         return read(_Taken, read_plain(path)).took_s
     except (OSError, DamagedError):
         return None
-
-
-def write_facts(path: str, facts: CheckpointFacts) -> None:
-    """Complete the directory of a checkpoint.
-
-    Raises:
-        OSError: the file could not be written.
-    """
-    files.publish_new(os.path.join(path, FACTS), json.dumps(facts._asdict()).encode() + b"\n")
-
-
-def read_facts(path: str) -> CheckpointFacts | None:
-    """Return the facts in the directory of a checkpoint; None if it is not complete, or of another kind."""
-    try:
-        # A copy of a checkpoint may be a group's, as the data in it; without the facts it would not count.
-        facts = read(CheckpointFacts, read_plain(os.path.join(path, FACTS), alone=False))
-    except (OSError, DamagedError):
-        return None
-    return facts if facts.format == FORMAT else None

@@ -84,6 +84,21 @@ def other_writers(path: str, given: GivenFile) -> str:
     return _names((*owner, *_writers(place, trusted)))
 
 
+def others_write(fd: int) -> bool:
+    """Tell whether users beside root and this one can write to an open file or directory.
+
+    Raises:
+        OSError: the file system does not tell.
+    """
+    found = os.fstat(fd)
+    try:
+        acl = os.getxattr(fd, _ACL) if found.st_mode & stat.S_IWGRP else None
+    except OSError:  # it has none, or the file system has no such lists
+        acl = None
+    place = TrustedPlace("", found.st_uid, found.st_gid, found.st_mode, acl, "", None)
+    return bool(_writers(place, _trusted([place], with_groups=True)))
+
+
 def _trusted(places: Iterable[TrustedPlace], *, with_groups: bool) -> Trusted:
     gids = {place.gid for place in places if place.mode & stat.S_IWGRP} if with_groups else set()
     return Trusted(os.geteuid(), trusted_uids(), frozenset(filter(_is_private_group, gids)))

@@ -28,7 +28,7 @@ from hpc_elastic.node.setup import hang_times
 from hpc_elastic.processes.preload import learning, rules
 from hpc_elastic.record import checkpoints, journal
 from hpc_elastic.record.array_task import epoch_now, start_of
-from hpc_elastic.record.checkpoints import CheckpointFacts
+from hpc_elastic.record.checkpoint_files import CheckpointFacts
 from hpc_elastic.record.journal import Record
 from hpc_elastic.record.state import RunState, apply, fold
 from hpc_elastic.rendezvous.dynamic import state as dynamic_state

@@ -18,8 +18,9 @@ from hpc_elastic.account.spans import Bucket, Crew, Series, Span
 from hpc_elastic.cli import app
 from hpc_elastic.meet.member_names import MemberName, Phase
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.checkpoints import CheckpointFacts, MarkName, write_mark
-from hpc_elastic.record.checkpoints import write_facts as write_facts_of_save
+from hpc_elastic.record.checkpoint_files import CheckpointFacts
+from hpc_elastic.record.checkpoint_files import write_facts as write_facts_of_save
+from hpc_elastic.record.checkpoints import MarkName, write_mark
 from hpc_elastic.record.journal import (
     Cause,
     Decision,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.frameworks.torch.pace import FIRST_S, SavePace, next_question
+from hpc_elastic.frameworks.torch.pace import FIRST_S, RetryPace, SavePace, next_question
 from hpc_elastic.record.save_interval import Disturbances, SaveTimes, best_interval_s
 from hpc_elastic.testing.clock import FakeClock
 
@@ -68,3 +68,43 @@ def test_the_next_question_is_asked_when_it_may_be_time(
 ) -> None:
     """By the time of a step until now, and no further ahead than that time has been observed."""
     assert expected == next_question(passed_s, steps, 60.0)
+
+
+def retried(outcomes: dict[int, bool | None], steps: range, saves: dict[int, bool]) -> list[int]:
+    """Return the steps at which a save is tried again.
+
+    Args:
+        outcomes: what is known of the last save from a step on.
+        steps: of the training.
+        saves: steps at which a save begins before, and whether it is a retry itself.
+    """
+    known: list[bool | None] = [None]
+    pace = RetryPace(lambda value: value, lambda: known[-1])
+    found = []
+    for step in steps:
+        known.append(outcomes.get(step, known[-1]))
+        if pace.is_due(step):
+            found.append(step)
+            pace.saved(step, is_retry=True)
+        if step in saves:
+            pace.saved(step, is_retry=saves[step])
+    return found
+
+
+def test_a_failed_save_is_tried_again_soon() -> None:
+    """At the next step that all ranks ask at: one, two, four ... after the save."""
+    assert [11] == retried({10: False, 12: True}, range(1, 40), {10: False})
+    assert [14] == retried({13: False, 15: True}, range(1, 40), {10: False})
+    assert [18] == retried({15: False, 19: True}, range(1, 40), {10: False})
+
+
+def test_a_save_that_has_succeeded_is_not_asked_for_again() -> None:
+    """Nor is one that never began."""
+    assert [] == retried({10: True, 30: False}, range(1, 40), {10: False})
+    assert [] == retried({0: False}, range(40), {})
+
+
+def test_a_save_that_always_fails_costs_ever_fewer_steps() -> None:
+    """The pause from one try to the next doubles; a regular save begins it anew."""
+    assert [11, 12, 14, 18, 26] == retried({10: False}, range(1, 41), {10: False})
+    assert [11, 12, 14, 18, 21, 22, 24] == retried({10: False}, range(1, 26), {10: False, 20: False})

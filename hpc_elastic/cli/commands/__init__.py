@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, Home] = {
     "report": Home("looking.report", _LOOK_AFTER),
     "timeline": Home("looking.status", _LOOK_AFTER),
     "logs": Home("looking.logs", _LOOK_AFTER),
+    "checkpoints": Home("looking.checkpoints", _LOOK_AFTER),
     "stop": Home("ending.stop", _LOOK_AFTER),
     "cancel": Home("ending.stop", _LOOK_AFTER),
     "scale": Home("ending.scale", _LOOK_AFTER),

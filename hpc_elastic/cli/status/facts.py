@@ -11,6 +11,7 @@ from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.meet.member_names import TERMINAL, MemberName, parse_name
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.checkpoint_files import failed_save_texts, failed_saves
 from hpc_elastic.record.checkpoints import save_times
 from hpc_elastic.record.journal import Cause, Decision, Record
 from hpc_elastic.record.progress import BEGINNING, trained
@@ -103,6 +104,7 @@ def status_facts(run: RunFiles, asked: SlurmAnswer, account: Account) -> list[tu
         facts += zip(("damaged", ""), trouble, strict=False)
     saved = newest_checkpoint(run.paths, now_s)
     facts += _checkpoint(run, saved)
+    facts += [("", text) for text in failed_save_texts(failed_saves(run.paths))]
     facts += [] if run.is_torchruns else _progress(run, account, saved)
     facts += _saves(run, BEGINNING if saved is None else saved.step)
     short = short_time_text(trained(run.records), _limit_s(run, asked))

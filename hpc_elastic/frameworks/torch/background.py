@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import os
+import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
-_END_S = 30.0
+END_S = 30.0
 
 
 class Background:
@@ -15,10 +18,18 @@ class Background:
     Args:
         name: of the thread.
         end_s: for a piece of work that is under way when the program ends [s].
+        at_end: has the program end with an error if the last piece of work has failed and nobody has heard
+            of it: called with that error, returns the text for people. None: it ends as it would.
     """
 
-    def __init__(self, name: str, end_s: float = _END_S) -> None:
-        self._name, self._end_s = name, end_s
+    def __init__(
+        self,
+        name: str,
+        end_s: float = END_S,
+        at_end: Callable[[BaseException], str] | None = None,
+    ) -> None:
+        self._name, self._end_s, self._at_end = name, end_s, at_end
+        self._process = os.getpid()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         atexit.register(self._finish)
@@ -42,6 +53,16 @@ class Background:
         """Whether a piece of work is under way."""
         return self._thread is not None and self._thread.is_alive()
 
+    @property
+    def outcome(self) -> bool | None:
+        """Whether the last piece of work has succeeded; None while it is under way."""
+        return None if self.is_busy else self._error is None
+
+    def join(self, limit_s: float) -> None:
+        """Wait for the work under way, no longer than a limit [s]."""
+        if self._thread is not None:
+            self._thread.join(limit_s)
+
     def wait(self, limit_s: float | None = None) -> BaseException | None:
         """Wait for the work under way; return the error that no call has returned yet.
 
@@ -58,3 +79,34 @@ class Background:
         """Let the work end before the program does; not for ever, as ranks that are dead do not answer."""
         if self._thread is not None:
             self._thread.join(self._end_s)
+        if self._at_end is None or self._process != os.getpid():
+            return
+        error = self._error
+        if error is None and self.is_busy:
+            error = TimeoutError(f"it was not complete {self._end_s:.0f} s after the end of the program")
+        if error is not None:
+            sys.stderr.write(f"{self._at_end(error)}\n")
+            sys.stdout = _FailsAtEnd(sys.stdout, f"the last piece of work of {self._name} has failed")
+
+
+class _FailsAtEnd:
+    """Stands in for standard output, and fails its last flush: then Python ends with exit code 120.
+
+    All exit functions of the program run before that.
+
+    Args:
+        stream: standard output.
+        text: of the error, in short.
+    """
+
+    def __init__(self, stream: Any, text: str) -> None:
+        self._stream, self._text = stream, text
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def flush(self) -> None:
+        """Flush standard output."""
+        self._stream.flush()
+        if sys.is_finalizing():
+            raise RuntimeError(self._text)

@@ -5,27 +5,39 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Literal
+from weakref import WeakSet
 
 from hpc_elastic import worker
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import HpcElasticError, InputError, StoreError
 from hpc_elastic.frameworks.saving import KEEP, Saves, check_positive, checked_total
-from hpc_elastic.frameworks.torch.background import Background
+from hpc_elastic.frameworks.torch.background import END_S, Background
+from hpc_elastic.frameworks.torch.checkpoint_files import writer
 from hpc_elastic.frameworks.torch.file_source import FileSource
+from hpc_elastic.frameworks.torch.host_copies import HostCopies
 from hpc_elastic.frameworks.torch.memory.node_memory import NodeMemory, RoundStart
-from hpc_elastic.frameworks.torch.pace import SavePace
+from hpc_elastic.frameworks.torch.pace import RetryPace, SavePace
 from hpc_elastic.frameworks.torch.rank_groups import rank_groups
 from hpc_elastic.frameworks.torch.rank_tensors import differing, digests, parted
 from hpc_elastic.frameworks.torch.state_checks import ending_the_run
-from hpc_elastic.frameworks.torch.train_state import State, Torch, TrainState, load_torch
+from hpc_elastic.frameworks.torch.train_state import State, TrainState, load_torch
 from hpc_elastic.frameworks.torch.trees import WHERE
 from hpc_elastic.ids import Env
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.checkpoints import CheckpointFacts, read_facts, write_facts
+from hpc_elastic.record import checkpoints as marks
+from hpc_elastic.record.checkpoint_files import (
+    CheckpointFacts,
+    FailedSave,
+    note_failed,
+    read_facts,
+    write_facts,
+)
 from hpc_elastic.record.run_log import read_records
 from hpc_elastic.record.save_interval import Disturbances, SaveTimes, disturbances
+from hpc_elastic.worker.progress import step_error
 
 logger = logging.getLogger(__name__)
 AUTO: Literal["auto"] = "auto"
@@ -75,9 +87,11 @@ class Checkpoints:
             train(step)
 
     Args:
-        directory: seen by all nodes: checkpoints lie in a folder of the run's name in it; by default in
-            ``saved`` in the run directory. Without a run and a directory nothing is saved or loaded.
+        directory: seen by all nodes: checkpoints lie in a folder of the run in it; by default in ``saved`` in
+            the run directory. Without a run and a directory nothing is saved or loaded.
         keep: how many complete checkpoints are kept.
+        name: where a program has several, each has its own, and none saves over or loads what is another's.
+            Only a single one has states in memory.
         every: ``"auto"``: at the interval that costs the least time, by the measured cost of a save and the
             faults of this run; or the steps between two regular ones; None: only when a stop is requested.
         rescue: when a rank or a node fails, another rank keeps its newest state in its node's memory, from
@@ -94,14 +108,16 @@ class Checkpoints:
 
     Raises:
         InputError: a number is not positive, a switch is neither True nor False, PyTorch is not installed,
-            or ranks have no process group.
+            ranks have no process group, or the program has another object of this name.
+        OSError: the run directory does not answer.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a choice of its own
         self,
         directory: str | os.PathLike[str] | None = None,
         *,
         keep: int = KEEP,
+        name: str = "",
         every: int | Literal["auto"] | None = AUTO,
         rescue: bool = True,
         memory: bool = True,
@@ -113,25 +129,41 @@ class Checkpoints:
         self._ranks = rank_groups(self._lib, os.environ, replicas=replicas == 1)
         self._clock: Clock = SystemClock()
         environ = {"RANK": str(self._ranks.rank), "WORLD_SIZE": str(self._ranks.size)}
-        environ[Env.ROUND] = os.environ.get(Env.ROUND) or str(self._ranks.told(_next_start(directory)))
+        environ[Env.ROUND] = os.environ.get(Env.ROUND) or str(self._ranks.told(_next_start(directory, name)))
         steps = None if every == AUTO else every
         check_positive("every", steps, others=('"auto"',))
-        self._saves = Saves(steps, directory, keep, environ=environ, is_whole=_is_whole)
+        self._saves = Saves(steps, directory, keep, name=name, environ=environ, is_whole=_is_whole)
         self._pace = SavePace(self._clock, self._ranks.told) if every == AUTO else None
         self._times: SaveTimes | None = None  # of the last complete save
         self._copies = HostCopies(self._lib)
-        self._background = Background("hpc_elastic checkpoint")
+        self._background = Background("hpc_elastic checkpoint", at_end=_text_at_end)
+        self._retry = RetryPace(self._ranks.told, lambda: self._background.outcome)
         self._memory: NodeMemory | None = None
-        if (rescue or memory) and worker.run_dir() is not None:
+        if _is_alone(self) and (rescue or memory) and worker.run_dir() is not None:
             self._memory = NodeMemory(self._lib, self._ranks, os.environ, rescue=rescue, copies=memory)
         self._owes = False  # a save of a state that was rescued, as soon as it has gone on
         self._every = every
         self._is_idle = directory is None and worker.run_dir() is None
         self._total: int | None = None  # steps of the whole run; None: not known
-        self._saved: int | None = None  # step of the last load or save, failed or not: that of all ranks
+        self._since = 0  # step of the last load or save, failed or not: that of all ranks
+        self._saved: int | None = None  # the same; None: it has failed
+        self._is_retry = False  # the last save
+        self._newest = worker.branch(), 0  # step of the program, and how often it had gone back
         self._failed = 0  # saves in a row
         self.stopped = False
         self.blocked_s = 0.0
+
+    @property
+    def owner(self) -> tuple[str, ...]:
+        """The run or directory, and the name of this object."""
+        root = worker.run_dir()
+        return (self._saves.directory if root is None else root, self._saves.name)
+
+    def leave_memory(self) -> None:
+        """Keep no state in memory from now on."""
+        if self._memory is not None:
+            self._memory.stop()
+            self._memory = None
 
     def steps(self, total: int, state: State) -> Iterator[int]:
         """Yield the steps that are left of `total`, counted from 0; load before the first, save in between.
@@ -145,7 +177,11 @@ class Checkpoints:
             self._saves.check()
         self._total = total if total < _ENDLESS else None
         for step in range(self.load(state), total):
-            yield step
+            try:
+                yield step
+            except GeneratorExit:  # the loop was left, and groups of ranks may be destroyed next
+                self._background.join(END_S)
+                raise
             if self.done(step + 1, state):
                 return
         self.wait()
@@ -160,18 +196,35 @@ class Checkpoints:
         """Tell that `step` steps are done; save if it is time, and return whether to leave the loop now.
 
         Raises:
+            InputError: steps are counted backwards or anew.
             StoreError: as by `save`; for the checkpoint of a stop also as by `wait`.
         """
+        self._follow(step)
         if self._memory is not None:
             self._memory.reached(step, state)
         worker.tick(step, self._total)
         self.stopped = worker.should_stop()
         if self.stopped or self._owes or self.due(step):
             self.save(step, state)
+        elif self._retry.is_due(step):
+            self._save(step, state, is_retry=True)
         if self.stopped:
             self.wait()
             self._end_memory()
         return self.stopped
+
+    def _follow(self, step: int) -> None:
+        """Take note of a step.
+
+        Raises:
+            InputError: it is before the last one, and the program has not gone back on purpose.
+        """
+        branch, newest = self._newest
+        if worker.branch() == branch and step < newest:
+            raise step_error(step, newest)
+        if worker.branch() != branch:
+            self.leave_memory()  # its states are those that were left
+        self._newest = worker.branch(), step
 
     def due(self, step: int) -> bool:
         """Tell whether a regular checkpoint is to be saved now that `step` steps are done."""
@@ -179,7 +232,7 @@ class Checkpoints:
             return False
         if self._pace is not None:
             return self._pace.is_due(step)
-        return self._saves.is_due(step, self._saved or 0)
+        return self._saves.is_due(step, self._since)
 
     def save(self, step: int, state: State) -> None:
         """Copy the state, and write the copy in the background; a save that is under way is waited for first.
@@ -192,13 +245,19 @@ class Checkpoints:
             state: as `load`.
 
         Raises:
-            InputError: as by `load`, of the state.
+            InputError: as by `load`, of the state, or steps are counted backwards or anew.
             OSError: there can be no directory for it.
             StoreError: this is the third save in a row that has failed.
         """
-        if self._is_idle or step == self._saved:
+        self._save(step, state)
+
+    def _save(self, step: int, state: State, *, is_retry: bool = False) -> None:
+        if self._is_idle:
             return
-        self._forgive(self._background.wait())
+        self._follow(step)
+        self._forgive(self._heard())
+        if step == self._saved:
+            return
         began = self._clock.monotonic()
         section = worker.critical("saving")
         section.begin()
@@ -214,7 +273,9 @@ class Checkpoints:
         except BaseException:
             section.end()
             raise
-        self._saved, self._owes = step, False
+        self._since = self._saved = step
+        self._owes, self._is_retry = False, is_retry
+        self._retry.saved(step, is_retry=is_retry)
         if self._pace is not None:
             self._pace.saved(step, self._times)
 
@@ -226,39 +287,71 @@ class Checkpoints:
         return parted(self._lib, copy, ranks.rank, names, statistics) if names else copy
 
     def _write(self, copy: dict[str, Any], save: _Save, statistics: frozenset[str]) -> None:
-        """Write this rank's part, mark it when the parts of all ranks are on disk, and wait for all marks.
+        """Save this rank's part; what is left of a save that fails on any rank is removed at once.
 
         Raises:
             StoreError: a rank could not write its part or its mark: all ranks get it.
         """
-        group, path = self._ranks.group_of_saves, save.path
         try:
-            copy = self._parted(copy, statistics)
-            self._lib.checkpoint.save(copy, checkpoint_id=path, process_group=group, no_dist=group is None)
+            self._write_part(copy, save, statistics)
         except BaseException as error:
-            raise _not_saved(save, error) from error
-        failed = next(filter(None, self._ranks.each_told(self._mark(save))), None)
-        if failed is not None:
-            raise failed
+            self._saves.discard(save.step, save.path)
+            logger.warning("%s\n  the training goes on, and the save is tried again soon", error)
+            self._note(FailedSave(save.step, self._saves.round, self._clock.wall(), str(error)))
+            raise
+        self._note(None)
         self._times = SaveTimes(save.blocked_s, self._clock.monotonic() - save.began)
         if self._memory is not None:
             self._memory.saved(save.step)
         if self._ranks.rank == 0:
             self._saves.remove_old()
 
+    def _write_part(self, copy: dict[str, Any], save: _Save, statistics: frozenset[str]) -> None:
+        """Write this rank's part, mark it when the parts of all ranks are on disk, and wait for all marks."""
+        group, lib = self._ranks.group_of_saves, self._lib.checkpoint
+        try:
+            copy = self._parted(copy, statistics)
+            lib.save(
+                copy,
+                checkpoint_id=save.path,
+                storage_writer=writer(self._lib.checkpoint, save.path),
+                process_group=group,
+                no_dist=group is None,
+            )
+        except BaseException as error:
+            raise _not_saved(save, error) from error
+        failed = next(filter(None, self._ranks.each_told(self._mark(save))), None)
+        if failed is not None:
+            raise failed
+
     def _mark(self, save: _Save) -> StoreError | None:
         try:
             if self._ranks.rank == 0:
-                took_s = self._clock.monotonic() - save.began
-                size, at = self._ranks.size, self._clock.wall()
-                facts = CheckpointFacts(
-                    save.step, size, at, save.blocked_s, took_s, self.every_s, self._recovered
-                )
-                write_facts(save.path, facts)
+                write_facts(save.path, self._facts(save))
             self._saves.mark(save.step, save.path)
         except OSError as error:
             return _not_saved(save, error)
         return None
+
+    def _facts(self, save: _Save) -> CheckpointFacts:
+        return CheckpointFacts(
+            save.step,
+            self._ranks.size,
+            self._clock.wall(),
+            save.blocked_s,
+            self._clock.monotonic() - save.began,
+            self.every_s,
+            self._recovered,
+            self._saves.run,
+            self._saves.name,
+        )
+
+    def _note(self, failed: FailedSave | None) -> None:
+        """Have people see in the run directory that the last save has failed."""
+        root = worker.run_dir()
+        if root is not None and self._ranks.rank == 0:
+            with suppress(OSError):  # where the disk is full, the log tells
+                note_failed(RunPaths(root), failed, self._saves.name)
 
     @property
     def _recovered(self) -> tuple[int, ...]:
@@ -276,9 +369,16 @@ class Checkpoints:
         Raises:
             StoreError: the last one has failed.
         """
-        error = self._background.wait()
+        error = self._heard()
         if error is not None:
             raise error
+
+    def _heard(self) -> BaseException | None:
+        """Wait for the save under way; return its error, once."""
+        error = self._background.wait()
+        if error is not None:
+            self._saved = None
+        return error
 
     def _forgive(self, error: BaseException | None) -> None:
         """Go on after a save that has failed, as long as that is not the rule.
@@ -289,10 +389,9 @@ class Checkpoints:
         if error is None:
             self._failed = 0
             return
-        self._failed += 1
+        self._failed += not self._is_retry
         if self._failed >= _FAILURES:
             raise error
-        logger.warning("%s\n  the training goes on, and saves again when it is time", error)
 
     def load(self, state: State) -> int:
         """Give the objects the state of the newest checkpoint; return how many steps are done, 0 without one.
@@ -318,7 +417,7 @@ class Checkpoints:
 
     def _load_newest(self, objects: TrainState, state: State) -> int:
         found = self._ranks.told(self._to_resume() if self._ranks.rank == 0 else None)
-        saved = None if found is None else _saved_at(found)
+        saved = None if found is None else self._saved_at(found)
         step = self._load_from_memory(0 if saved is None else saved.step, state)
         if step is None:
             step = 0 if saved is None else saved.step
@@ -326,7 +425,8 @@ class Checkpoints:
                 source = FileSource(self._lib, saved.path, saved.world_size, self._ranks.group)
                 objects.load(source)
                 self._saved = step
-        worker.resumed(step)
+        worker.resumed(step, name=self._saves.name)
+        self._since, self._newest = step, (worker.branch(), step)
         if self._pace is not None:
             is_first = self._ranks.rank == 0
             past = _disturbances(worker.run_dir(), self._recovered) if is_first else Disturbances()
@@ -359,14 +459,52 @@ class Checkpoints:
         if worker.run_dir() is None:
             newest = self.latest()
             return None if newest is None else newest.path
-        marked = worker.latest_checkpoint()
+        marked = worker.latest_checkpoint(self._saves.name)
         if marked is not None and marked.path is None:
             raise InputError(
                 f"the checkpoint of step {marked.step} was marked without a path",
                 where=WHERE,
                 fix="let Checkpoints alone save, or load that one yourself",
             )
-        return None if marked is None else marked.path
+        return None if marked is None else self._whole_one(marked)
+
+    def _whole_one(self, marked: marks.Checkpoint) -> str | None:
+        """Return the path of a checkpoint, or of the newest one before it that is whole if it is not."""
+        root = worker.run_dir()
+        if root is None or self._is_ours(marked.path):
+            return marked.path
+        for other in marks.marked(RunPaths(root), self._saves.name):
+            if other.step <= marked.step and self._is_ours(other.path):
+                told = "the checkpoint %s is not whole; the training goes on from the one of step %d"
+                logger.warning(told, marked.path, other.step)
+                return other.path
+        return marked.path
+
+    def _is_ours(self, path: str | None) -> bool:
+        """Tell whether there is a whole checkpoint of this run and object at a path."""
+        facts = None if path is None else read_facts(path)
+        mine = self._saves.run, self._saves.name
+        return facts is not None and (not facts.run or (facts.run, facts.name) == mine)
+
+    def _saved_at(self, path: str) -> CompleteCheckpoint:
+        """Return the checkpoint at a path.
+
+        Raises:
+            InputError: there is none of this kind, run and object.
+        """
+        saved = _complete(path)
+        if saved is not None and (worker.run_dir() is None or self._is_ours(path)):
+            return saved
+        problem = "is gone"
+        if os.path.exists(path):
+            problem = (
+                "was not saved by Checkpoints" if saved is None else "was saved by another run or object"
+            )
+        raise InputError(
+            f"the checkpoint to resume from {problem}: {path}",
+            where=WHERE,
+            fix="load it yourself, give its place back, or begin a new run",
+        )
 
     def all(self) -> list[CompleteCheckpoint]:
         """Return all complete checkpoints, the newest first."""
@@ -380,25 +518,28 @@ class Checkpoints:
         return next(iter(self.all()), None)
 
 
-class HostCopies:
-    """Copies states into buffers in host memory, which stay for the next copy.
+_live: WeakSet[Checkpoints] = WeakSet()  # those of this program
 
-    PyTorch's ``DefaultStager`` does so too, but that of version 2.11 is of no use for a second copy.
 
-    Args:
-        lib: PyTorch's modules.
+def _is_alone(made: Checkpoints) -> bool:
+    """Take note of an object; tell whether it is the only one. Of several none has states in memory.
+
+    Raises:
+        InputError: there is another one of its name.
     """
-
-    def __init__(self, lib: Torch) -> None:
-        self._cuda = lib.torch.cuda if lib.torch.cuda.is_available() else None
-        self._stager = lib.stager.StateDictStager(pin_memory=self._cuda is not None, share_memory=False)
-
-    def stage(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Return a copy in host memory, which is the same memory each time."""
-        copied: dict[str, Any] = self._stager.stage(content, non_blocking=self._cuda is not None)
-        if self._cuda is not None:
-            self._cuda.current_stream().synchronize()
-        return copied
+    others = [one for one in _live if one.owner[:-1] == made.owner[:-1]]
+    if any(one.owner == made.owner for one in others):
+        shown = f"of the name {made.owner[-1]!r}" if made.owner[-1] else "without a name"
+        raise InputError(
+            f"this program has Checkpoints {shown} already",
+            where=WHERE,
+            fix='give each one a name: Checkpoints(name="generator"), Checkpoints(name="discriminator"); or '
+            "delete the first one before you make it again",
+        )
+    for one in others:
+        one.leave_memory()
+    _live.add(made)
+    return not others
 
 
 def _check_switches(**switches: object) -> None:
@@ -418,9 +559,9 @@ def _check_replicas(replicas: int, *, memory: bool) -> None:
         raise InputError(f"replicas is {replicas!r}", where=WHERE, fix="give 0 or 1, or leave it out")
 
 
-def _next_start(directory: str | os.PathLike[str] | None) -> int:
+def _next_start(directory: str | os.PathLike[str] | None, name: str) -> int:
     """Return a number that no checkpoint of the directory has, for programs without rounds."""
-    return 1 + max((start for _, start in Saves(None, directory).found()), default=-1)
+    return 1 + max((start for start, _, _ in Saves(None, directory, name=name).found()), default=-1)
 
 
 def _complete(path: str) -> CompleteCheckpoint | None:
@@ -431,23 +572,6 @@ def _complete(path: str) -> CompleteCheckpoint | None:
 
 def _is_whole(path: str) -> bool:
     return read_facts(path) is not None
-
-
-def _saved_at(path: str) -> CompleteCheckpoint:
-    """Return the checkpoint at a path.
-
-    Raises:
-        InputError: there is none of this kind.
-    """
-    saved = _complete(path)
-    if saved is None:
-        problem = "was not saved by Checkpoints" if os.path.exists(path) else "is gone"
-        raise InputError(
-            f"the checkpoint to resume from {problem}: {path}",
-            where=WHERE,
-            fix="load it yourself, give its place back, or begin a new run",
-        )
-    return saved
 
 
 def _times(path: str | None) -> SaveTimes | None:
@@ -477,4 +601,11 @@ def _not_saved(save: _Save, error: BaseException) -> StoreError:
     return StoreError(
         f"the checkpoint of step {save.step} was not saved{by}: {type(first).__name__}: {first}: {save.path}",
         errno=getattr(first, "errno", None),
+    )
+
+
+def _text_at_end(error: BaseException) -> str:
+    return (
+        f"hpc_elastic: the last save of the program has failed: {error}\n"
+        "  fix: call checkpoints.wait() before the program ends, and before destroy_process_group"
     )

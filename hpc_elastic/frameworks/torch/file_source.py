@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.frameworks.torch.checkpoint_files import reader
 from hpc_elastic.frameworks.torch.train_state import Torch, unpickled
 from hpc_elastic.frameworks.torch.trees import OWN, WHERE
 
@@ -29,7 +30,7 @@ class FileSource:
         self._rank: int = 0 if group is None else dist.get_rank(group)
         self._saved_by = saved_by
         self._is_of_as_many: bool = saved_by == (1 if group is None else dist.get_world_size(group))
-        self._reader = lib.checkpoint.FileSystemReader(path)
+        self._reader = reader(lib.checkpoint, path)
         self._names: dict[str, str] = {}  # of this rank's own tensors, by those of all
         self._buffers = ""  # the name of this rank's own buffers, if it has some
 
@@ -76,7 +77,7 @@ class FileSource:
 
     def _read(self, names: Sequence[str]) -> list[bytes]:
         wanted: dict[str, bytes] = dict.fromkeys(names, b"")
-        self._lib.checkpoint.load(wanted, checkpoint_id=self.name, no_dist=True)
+        self._lib.checkpoint.load(wanted, storage_reader=self._reader, no_dist=True)
         known: dict[bytes, bytes] = {}
         return [known.setdefault(data, data) for data in wanted.values()]
 

@@ -71,6 +71,37 @@ class SavePace:
         return self._answer == (step, True)
 
 
+class RetryPace:
+    """Tells when to try a save again that has failed, at the same step on all ranks.
+
+    Rank 0 is asked after one step, after two, four and so on, until it knows what has become of the save. A
+    save that is tried again is not asked for anew: while the disk is full, it costs ever fewer steps.
+
+    Args:
+        told: returns on all ranks the value that rank 0 has given.
+        outcome: whether the last save of this rank has succeeded; None while it is under way.
+    """
+
+    def __init__(self, told: Callable[[Any], Any], outcome: Callable[[], bool | None]) -> None:
+        self._told, self._outcome = told, outcome
+        self._from = 0
+        self._ask_at: int | None = None
+
+    def saved(self, step: int, *, is_retry: bool) -> None:
+        """Take note that a save of a step has begun."""
+        if not is_retry:
+            self._from = step
+        self._ask_at = step + max(1, step - self._from)
+
+    def is_due(self, step: int) -> bool:
+        """Tell whether to save once more, now that `step` steps are done."""
+        if self._ask_at is None or step < self._ask_at:
+            return False
+        outcome: bool | None = self._told(self._outcome())
+        self._ask_at = step + max(1, step - self._from) if outcome is None else None
+        return outcome is False
+
+
 def next_question(passed_s: float, steps: int, interval_s: float) -> tuple[bool, int]:
     """Return whether to save now, and after how many more steps to ask again.
 

@@ -17,8 +17,9 @@ from hpc_elastic.clock import wall_of
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.checkpoint_files import failed_saves
+from hpc_elastic.record.checkpoint_files import read_facts as read_checkpoint
 from hpc_elastic.record.checkpoints import newest, newest_step, save_times
-from hpc_elastic.record.checkpoints import read_facts as read_checkpoint
 from hpc_elastic.record.journal import Cause, Decision, NodeSlow, Record, RoundEnded, RoundFormed
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.same_failure import signature
@@ -38,6 +39,7 @@ class Advice(str, Enum):
     SAVE_AT_ALL = "save_at_all"  # starts in a row have saved nothing newer than they began from
     SAVE_MORE = "save_more"  # much is computed again; `number` is the best time between two saves [s]
     MARK_SAVES = "mark_saves"  # no checkpoint is marked, so each start begins at step 0
+    MEND_SAVES = "mend_saves"  # the last save has failed, that of `step`
     TELL_STEPS = "tell_steps"  # the workers tell no steps
     SUSPECT_NODE = "suspect_node"  # the same failure came always on one node of several
     FIX_PROGRAM = "fix_program"  # the same failure came again and again on several nodes
@@ -181,6 +183,9 @@ def is_running(run: RunFiles) -> bool:
 
 
 def _about_saves(run: RunFiles, account: Account) -> list[AdviceFact]:
+    failed = failed_saves(run.paths)
+    if failed:
+        return [AdviceFact(Advice.MEND_SAVES, step=max(one.step for one in failed.values()))]
     newest, progress = newest_step(run.paths, BEGINNING), run.state.progress
     vain = (progress.of_ended(newest) if is_running(run) else progress).starts_in_vain(newest)
     is_unmarked = newest == progress.newest == BEGINNING

@@ -383,6 +383,8 @@ def _advice_text(fact: AdviceFact) -> str:
         + (f"; a save about every {span_text(fact.number)} wastes least" if fact.number else ""),
         Advice.MARK_SAVES: "no checkpoint is marked, so each start begins at step 0: call "
         "worker.checkpoint_saved(step, path) after each save",
+        Advice.MEND_SAVES: f"the last save, of step {fact.step}, has failed: hpc-elastic checkpoints RUN "
+        "shows the error; make room if the disk is full",
         Advice.TELL_STEPS: "call worker.tick(step) after each step: then goodput, rate and the time left "
         "are known, and hangs are noticed",
         Advice.SUSPECT_NODE: f"the same failure came {number} times, always on {fact.node}: mend the "

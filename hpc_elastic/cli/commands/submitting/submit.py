@@ -15,6 +15,8 @@ from hpc_elastic.cli.say import hand_out, say, say_aside
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.run_log import read_state
+from hpc_elastic.record.saved import go_back, ways_back
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.local.nodes import run_local
 from hpc_elastic.slurm.nodes.nodes import without_suspects
@@ -32,6 +34,16 @@ Resume = Annotated[
     typer.Option(
         metavar="RUN_DIR",
         help="Queue a run that ended or was stopped once more, from its last checkpoint.",
+        show_default=False,
+    ),
+]
+FromStep = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option(
+        "--from-step",
+        metavar="N",
+        min=0,
+        help="With --resume: go on from the checkpoint of this step. Newer ones stay.",
         show_default=False,
     ),
 ]
@@ -57,6 +69,7 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
     job_file: JobFileArgument = None,
     dry_run: DryRun = False,  # noqa: FBT002 - a flag of the command line
     resume: Resume = None,
+    from_step: FromStep = None,
     local: Local = None,
     skip_sbatch_test: SkipTest = False,  # noqa: FBT002
     json: AsJson = False,  # noqa: FBT002
@@ -80,7 +93,9 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
     if resume is not None:
         _refuse_with_resume(job_file, given, command)
         with named("--resume"):
-            return _resume(find_run(resume), local, dry_run=dry_run, form=form)
+            return _resume(find_run(resume), from_step, local, dry_run=dry_run, form=form)
+    if from_step is not None:
+        raise InputError("it goes with --resume", where="--from-step", fix="--resume RUN --from-step N")
     with wanted_job(job_file, given, command) as job:
         _warn(job.warnings)
         if local is not None:
@@ -116,8 +131,16 @@ def _refuse_with_resume(job_file: str | None, given: dict[str, Any], command: tu
         )
 
 
-def _resume(paths: RunPaths, local: int | None, *, dry_run: bool, form: str) -> int:
-    """Queue a run again, or go on here with a run that was local; or only show that job."""
+def _resume(paths: RunPaths, step: int | None, local: int | None, *, dry_run: bool, form: str) -> int:
+    """Queue a run again, or go on here with a run that was local; or only show that job.
+
+    Args:
+        paths: the run.
+        step: of the checkpoint from which it goes on; None: of the newest.
+        local: the number of nodes that are played here; None: as it was.
+        dry_run: only show the job.
+        form: the flag of the form of the output; empty: for people.
+    """
     root = paths.root
     if not os.path.exists(paths.script) and existing_run.was_left(paths):
         raise InputError(
@@ -131,6 +154,8 @@ def _resume(paths: RunPaths, local: int | None, *, dry_run: bool, form: str) -> 
             where="--resume",
             fix=read_run(paths).command_to_go_on,
         )
+    if step is not None:
+        _go_back(paths, step, dry_run=dry_run)
     if local is None and not was_local(root):
         return _resume_in_slurm(root, dry_run=dry_run, form=form)
     if form:
@@ -142,6 +167,15 @@ def _resume(paths: RunPaths, local: int | None, *, dry_run: bool, form: str) -> 
         hand_out(f"{wanted.script}\n")
         return 0
     return run_local(wanted, nodes=nodes)
+
+
+def _go_back(paths: RunPaths, step: int, *, dry_run: bool) -> None:
+    """Have the next start of a run that may be resumed go on from a step."""
+    _submitter().next_request(paths.root)  # refuses one that may not
+    with named("--from-step"):
+        backs = ways_back(paths, step, read_state(paths).rounds)
+    if not dry_run:
+        go_back(paths, backs)
 
 
 def _resume_in_slurm(root: str, *, dry_run: bool, form: str) -> int:

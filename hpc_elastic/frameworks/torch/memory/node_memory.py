@@ -38,6 +38,7 @@ from hpc_elastic.frameworks.torch.trees import WHERE
 from hpc_elastic.ids import Env, copy_prefix
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.checkpoints import went_back_since
 from hpc_elastic.record.journal import Cause, Record, RoundEnded
 from hpc_elastic.record.run_log import read_records
 from hpc_elastic.store import files
@@ -83,7 +84,7 @@ def write_began(folder: str, began: Began) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    os.makedirs(folder, exist_ok=True)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
     files.replace(os.path.join(folder, BEGAN), json.dumps(began._asdict()).encode() + b"\n")
 
 
@@ -494,6 +495,10 @@ def _choice(offers: Sequence[NodeStates], start: RoundStart) -> _Choice:
     began = read_began(start.checkpoints)
     if began is not None and began.round > start.round:
         began = None  # of a run that was removed: rounds are counted up
+    if began is not None and _went_back(start.run_dir, began.round):
+        began = began._replace(
+            round=start.round, from_round=None
+        )  # the newest states are those that were left
     try:
         records = read_records(RunPaths(start.run_dir))
     except (OSError, HpcElasticError):
@@ -517,6 +522,13 @@ def _choice(offers: Sequence[NodeStates], start: RoundStart) -> _Choice:
     recovered = began.recovered if began is not None else ()
     before = began.round if began is not None else None
     return _Choice(found, Began(start.round, token=token, recovered=recovered), before)
+
+
+def _went_back(run_dir: str, round_: int) -> bool:
+    try:
+        return went_back_since(RunPaths(run_dir), round_)
+    except OSError:
+        return False
 
 
 def _recorded(folder: str, began: Began) -> bool:

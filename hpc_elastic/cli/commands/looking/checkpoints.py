@@ -1,0 +1,65 @@
+"""``hpc-elastic checkpoints``: those that a run has saved, and from which it goes on."""
+
+from __future__ import annotations
+
+from hpc_elastic.cli.run_argument import AsJson, RunArgument, find_run
+from hpc_elastic.cli.say import hand_out, say
+from hpc_elastic.clock import date_text
+from hpc_elastic.node.workers.process_facts import size_text
+from hpc_elastic.record.checkpoint_files import failed_save_texts, failed_saves
+from hpc_elastic.record.saved import SavedCheckpoint, SavedState, saved_checkpoints
+from hpc_elastic.text import for_shell, visible
+
+_HEAD = ("STEP", "SAVED", "SIZE", "RANKS", "STATE", "SOURCE", "PATH")
+
+
+def checkpoints(
+    run: RunArgument,
+    json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+) -> int:
+    """Show the checkpoints of a run, and from which of them it goes on.
+
+    Example: hpc-elastic submit --resume RUN --from-step 1200
+    """
+    paths = find_run(run)
+    found, failed = saved_checkpoints(paths), failed_saves(paths)
+    if json:
+        from hpc_elastic.report.explain.as_json import document  # noqa: PLC0415 - rare
+
+        rows = [{**one._asdict(), "state": one.state.value} for one in found]
+        wrong = [{"name": name, **one._asdict()} for name, one in failed.items()]
+        hand_out(document("checkpoints", {"run": paths.root, "checkpoints": rows, "failed": wrong}))
+        return 0
+    if not found:
+        say("none is marked (hpc_elastic.worker.checkpoint_saved)")
+    else:
+        _print_table(found)
+    for text in failed_save_texts(failed):
+        say(visible(text))
+    others = [one for one in found if one.state in (SavedState.WHOLE, SavedState.LEFT)]
+    if others:
+        root = for_shell(paths.root)
+        say(f"to go back: hpc-elastic submit --resume {root} --from-step {others[0].step}")
+    return 0
+
+
+def _print_table(found: list[SavedCheckpoint]) -> None:
+    rows = [_HEAD, *map(_row, found)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
+    for row in rows:
+        say("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _row(one: SavedCheckpoint) -> tuple[str, ...]:
+    state = one.state.value
+    if one.state is SavedState.HALF:
+        state = f"half: {one.ranks} of {one.shards} ranks"
+    return (
+        str(one.step),
+        "-" if one.at is None else date_text(one.at),
+        "-" if one.size is None else size_text(one.size),
+        "-" if one.world_size is None else str(one.world_size),
+        state,
+        f"{one.source}{f' {one.name}' if one.name else ''}, round {one.round}",
+        visible(one.path or "-"),
+    )

@@ -1,0 +1,132 @@
+"""The files of a checkpoint: this user's alone as they are written, and read only if they are.
+
+PyTorch unpickles what it reads, and that may be any code. So each file is opened once, below a directory that
+is open, and judged by its descriptor before a byte of it is read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+from hpc_elastic.errors import UnfitFileError
+from hpc_elastic.frameworks.saving import make_private
+from hpc_elastic.record.checkpoint_files import read_facts
+from hpc_elastic.store.plain_file import owner_name
+from hpc_elastic.store.trust import others_write, trusted_uids
+from hpc_elastic.text import for_shell
+
+_PRIVATE = 0o600
+_FLAGS = os.O_CLOEXEC | os.O_NOCTTY
+
+
+def reader(checkpoint: Any, path: str) -> Any:
+    """Return PyTorch's reader of a checkpoint.
+
+    Args:
+        checkpoint: ``torch.distributed.checkpoint``.
+        path: of the checkpoint.
+    """
+    made = checkpoint.FileSystemReader(path)
+    made.fs = OwnFiles(made.fs)
+    return made
+
+
+def writer(checkpoint: Any, path: str) -> Any:
+    """Return PyTorch's writer of a checkpoint.
+
+    Args:
+        checkpoint: ``torch.distributed.checkpoint``.
+        path: of the checkpoint.
+    """
+    made = checkpoint.FileSystemWriter(path)
+    made.fs = OwnFiles(made.fs)
+    return made
+
+
+class OwnFiles:
+    """Stands in for PyTorch's access to files.
+
+    Args:
+        others: PyTorch's, which does all else.
+    """
+
+    def __init__(self, others: Any) -> None:
+        self._others = others
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._others, name)
+
+    def mkdir(self, path: str | os.PathLike[str]) -> None:
+        """Make the directory of a checkpoint.
+
+        Raises:
+            FileExistsError: there is a complete one, which is never written into.
+        """
+        if read_facts(os.fspath(path)) is not None:
+            raise FileExistsError(f"there is a complete checkpoint of this step: {path}")
+        make_private(os.fspath(path))
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[IO[Any]]:
+        """Open a file.
+
+        Raises:
+            UnfitFileError: it is to be read, and others can write to it or to its directory.
+        """
+        if mode != "rb":
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _FLAGS, _PRIVATE)
+        else:
+            fd = _open_own(os.fspath(path))
+        with os.fdopen(fd, mode) as stream:
+            yield stream
+
+
+def _open_own(path: str) -> int:
+    """Open a plain file of this user's or root's, to which no other can write."""
+    above, name = os.path.split(path)
+    directory = os.open(above, os.O_RDONLY | os.O_DIRECTORY | _FLAGS)
+    try:
+        _check(directory, above, stat.S_IFDIR)
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | _FLAGS, dir_fd=directory)
+    finally:
+        os.close(directory)
+    try:
+        _check(fd, path, stat.S_IFREG)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check(fd: int, path: str, kind: int) -> None:
+    """Refuse a file or directory of another kind, or that another user has made or can write to.
+
+    Raises:
+        UnfitFileError: it is one.
+    """
+    found = os.fstat(fd)
+    owner = found.st_uid
+    if stat.S_IFMT(found.st_mode) != kind:
+        fix = f"see what it is: ls -l {for_shell(path)}"
+        raise UnfitFileError(path, "it is no plain file", errno=errno.EINVAL, fix=fix)
+    if owner not in trusted_uids():
+        raise UnfitFileError(
+            path,
+            f"it belongs to user {owner_name(owner)}, who could have code run as you",
+            errno=errno.EPERM,
+            fix="copy the checkpoint, if you trust that user, and load your copy",
+        )
+    if others_write(fd):
+        place = path if kind == stat.S_IFDIR else os.path.dirname(path)
+        raise UnfitFileError(
+            path,
+            f"others can write to it (mode {stat.S_IMODE(found.st_mode):o}), "
+            "and so could have code run as you",
+            errno=errno.EPERM,
+            fix=f"if nobody has changed it: chmod -R go-w {for_shell(place)}",
+        )
