@@ -1,7 +1,7 @@
 """Groups of ranks with a real process group (gloo), forked from one process that has loaded PyTorch once.
 
-A function of tests/frameworks/checkpoint_ranks.py runs on each rank; what it returns, or the error that ends
-it, comes back as JSON.
+A function of checkpoint_ranks.py or owner_ranks.py beside this file runs on each rank; what it returns, or the
+error that ends it, comes back as JSON.
 """
 
 from __future__ import annotations
@@ -130,11 +130,12 @@ def _answer(server: subprocess.Popen[str]) -> Any:
 
 
 def _serve() -> None:
-    from tests.frameworks import checkpoint_ranks  # noqa: PLC0415 - the tests do not load PyTorch
+    from tests.frameworks import checkpoint_ranks, owner_ranks  # noqa: PLC0415 - the tests do not load PyTorch
 
     for line in sys.stdin:
         asked = json.loads(line)
-        function = getattr(checkpoint_ranks, asked["function"])
+        name = asked["function"]
+        function = getattr(checkpoint_ranks, name, None) or getattr(owner_ranks, name)
         children = [_fork(function, rank, asked) for rank in range(len(asked["environ"]))]
         print(json.dumps(children), flush=True)  # noqa: T201 - the answer
         for child in children:

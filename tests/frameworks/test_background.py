@@ -58,18 +58,22 @@ def test_a_program_that_has_heard_of_it_ends_as_it_wants(work: str, then: str) -
 def test_the_outcome_is_known_without_waiting() -> None:
     """None while the work is under way, then whether it has succeeded; an error is heard of once."""
     background, goes_on = Background("test"), threading.Event()
-    assert background.outcome is True
-    background.start(lambda: goes_on.wait() and None)
-    assert background.outcome is None
+    assert background.look() is True
+
+    def lasts() -> None:
+        goes_on.wait()
+
+    background.start(lasts)
+    assert background.look() is None
     goes_on.set()
     background.join(60.0)
-    assert background.outcome is True
+    assert background.look() is True
 
     def fails() -> None:
         raise OSError(5, "I/O error")
 
     background.start(fails)
     background.join(60.0)
-    assert background.outcome is False
+    assert background.look() is False
     assert "I/O error" in str(background.wait())
-    assert background.outcome is True
+    assert background.look() is True

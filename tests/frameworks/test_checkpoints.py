@@ -160,7 +160,8 @@ def test_a_rank_that_is_killed_in_the_middle_of_a_save_loses_that_one_alone(
 
 def fill(path: Path) -> None:
     """Have the disk be full for one file."""
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
     path.symlink_to("/dev/full")
 
 
@@ -179,9 +180,9 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_training(
 def test_saves_that_always_fail_end_the_training(ranks: RankServer, tmp_path: Path, in_run: Any) -> None:
     """The third in a row is an error, which names the step, the rank and the place; so is the last one."""
     environ, _ = in_run(2)
-    for step in (2, 3, 4):
-        fill(part(tmp_path / "run" / "saved", step, 1))
     for steps, failed in ((9, 4), (2, 2)):
+        for step in (2, 3, 4):
+            fill(part(tmp_path / "run" / "saved", step, 1))
         results = ranks.start(2, "save_with_failures", None, steps, environ=environ).results()
         words = f"StoreError: the checkpoint of step {failed} was not saved on rank 1: OSError: [Errno 28]"
         assert all(result.value.startswith(words) for result in results), results
@@ -192,6 +193,7 @@ def test_ranks_with_different_newest_checkpoints_load_that_of_rank_0(
 ) -> None:
     """A rank that has missed the newest one would else train from another step than the others."""
     ranks.run(2, "train", tmp_path, "ddp", 4, 2)
+    (tmp_path / "run").mkdir()
     run = {Env.RUN_DIR: str(tmp_path / "run"), Env.ROUND: "1"}
     newest = [marks.to_env(marks.Checkpoint(step, str(tmp_path / f"step-{step}-0"))) for step in (2, 4)]
     environ = [{**run, Env.CHECKPOINT: text} for text in newest]

@@ -53,9 +53,8 @@ class Background:
         """Whether a piece of work is under way."""
         return self._thread is not None and self._thread.is_alive()
 
-    @property
-    def outcome(self) -> bool | None:
-        """Whether the last piece of work has succeeded; None while it is under way."""
+    def look(self) -> bool | None:
+        """Tell whether the last piece of work has succeeded; None while it is under way."""
         return None if self.is_busy else self._error is None
 
     def join(self, limit_s: float) -> None:

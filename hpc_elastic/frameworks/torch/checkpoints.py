@@ -137,7 +137,7 @@ class Checkpoints:
         self._times: SaveTimes | None = None  # of the last complete save
         self._copies = HostCopies(self._lib)
         self._background = Background("hpc_elastic checkpoint", at_end=_text_at_end)
-        self._retry = RetryPace(self._ranks.told, lambda: self._background.outcome)
+        self._retry = RetryPace(self._ranks.told, self._background.look)
         self._memory: NodeMemory | None = None
         if _is_alone(self) and (rescue or memory) and worker.run_dir() is not None:
             self._memory = NodeMemory(self._lib, self._ranks, os.environ, rescue=rescue, copies=memory)
@@ -191,6 +191,7 @@ class Checkpoints:
         if self._memory is not None:
             self._memory.stop()
         self._ranks.rest()
+        _live.discard(self)
 
     def done(self, step: int, state: State) -> bool:
         """Tell that `step` steps are done; save if it is time, and return whether to leave the loop now.
@@ -405,10 +406,18 @@ class Checkpoints:
 
         Raises:
             InputError: the state has no names, or one twice, an optimizer without its module, or a value that
-                cannot be saved; the checkpoint is of another model, dtype or
-                optimizer, of something else, or gone; or an object differed between its ranks, and there is
-                another number of them now: `Resharded`.
+                cannot be saved; the checkpoint is of another model, dtype or optimizer, of something else, or
+                gone; or an object differed between its ranks, and there is another number of them now:
+                `Resharded`.
+            UnfitFileError: other users could write to the checkpoint, and so have code run as this one.
         """
+        try:
+            return self._load(state)
+        except BaseException:
+            _live.discard(self)  # the program may make another one
+            raise
+
+    def _load(self, state: State) -> int:
         self.wait()
         with ending_the_run():
             objects = TrainState(self._lib, state)

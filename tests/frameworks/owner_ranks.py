@@ -1,0 +1,73 @@
+"""What the ranks do in tests/frameworks/test_owners.py; loaded by tests/frameworks/ranks.py alone."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hpc_elastic import worker
+from hpc_elastic.errors import InputError
+from hpc_elastic.frameworks.torch import Checkpoints
+
+
+def retry(directory: str, steps: int) -> list[list[int]]:
+    """Save at step 2 alone; return the steps at which saves have begun, and what is complete."""
+    checkpoints = Checkpoints(directory, every=2, keep=9)
+    state, begun = {"x": torch.zeros(2)}, list[int]()
+    checkpoints.load(state)
+    for step in (1, 2, 3):
+        checkpoints.done(step, state)
+        if checkpoints._since not in (0, *begun):
+            begun.append(checkpoints._since)
+        checkpoints._background.join(60.0)
+        dist.barrier()
+    checkpoints.wait()
+    return [begun, [saved.step for saved in checkpoints.all()]]
+
+
+def two_objects(directory: str) -> list[Any]:
+    """Load a student and a teacher, and save each at a step of its own; return steps and weights."""
+    made = {"student": (5, 1.0), "teacher": (7, 2.0)}
+    steps, weights = [], []
+    for name, (step, weight) in made.items():
+        own = Checkpoints(directory, name=name, every=None)
+        tensor = torch.zeros(1)
+        steps.append(own.load({"x": tensor}))
+        if not steps[-1]:
+            tensor.fill_(weight)
+            own.save(step, {"x": tensor})
+            own.wait()
+        weights.append(tensor.item())
+        _kept.append(own)
+    return [*steps, *weights]
+
+
+_kept: list[Checkpoints] = []
+
+
+def two_of_one_name() -> None:
+    """Make two objects without a name, each with a directory of its own."""
+    _kept.extend([Checkpoints("a"), Checkpoints("b")])
+
+
+def epochs(directory: str) -> list[Any]:
+    """Count steps anew in the second epoch, then go back on purpose; return the error and the saves."""
+    checkpoints = Checkpoints(directory, every=1)
+    state, error = {"x": torch.zeros(1)}, ""
+    checkpoints.load(state)
+    try:
+        for step in (1, 2, 3, 1):
+            checkpoints.done(step, state)
+    except InputError as wrong:
+        error = str(wrong)
+    worker.tick(3)
+    checkpoints.wait()
+    newest = checkpoints.latest()
+    worker.resumed(1)
+    checkpoints.done(2, state)
+    checkpoints.wait()
+    names = [os.path.basename(saved.path) for saved in checkpoints.all()]
+    return [error, newest.step if newest else None, newest and os.path.basename(newest.path), names[0]]

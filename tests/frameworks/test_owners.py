@@ -1,0 +1,129 @@
+"""Whose a checkpoint is, what becomes of a save that fails, and which one is the newest: PyTorch's."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_elastic.ids import Env
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record import checkpoints as marks
+from hpc_elastic.record.checkpoint_files import failed_saves
+from hpc_elastic.record.saved import go_back, ways_back
+from tests.frameworks.ranks import RankServer
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch"),
+]
+Places = list[dict[str, str]]
+
+
+def full(directory: Path, step: int, rank: int, start: int = 1) -> None:
+    """Have the disk be full for a rank's part of a checkpoint."""
+    path = directory / f"step-{step}-{start}" / f"__{rank}_0.distcp"
+    path.parent.mkdir(parents=True)
+    path.symlink_to("/dev/full")
+
+
+@pytest.fixture
+def in_run(tmp_path: Path) -> Callable[[int], Places]:
+    """Return a function that gives ranks a place in a run."""
+
+    def place(world: int) -> Places:
+        (tmp_path / "run").mkdir()
+        return [{Env.RUN_DIR: str(tmp_path / "run"), Env.ROUND: "1", Env.CHECKPOINT: ""}] * world
+
+    return place
+
+
+def next_round(environ: Places, number: int = 2) -> Places:
+    """Return the places in a later round, which goes on from the newest checkpoint."""
+    newest = marks.to_env(marks.latest(RunPaths(environ[0][Env.RUN_DIR])))
+    return [{**own, Env.ROUND: str(number), Env.CHECKPOINT: newest} for own in environ]
+
+
+def test_a_failed_save_leaves_nothing_and_is_noted(ranks: RankServer, tmp_path: Path, in_run: Any) -> None:
+    """No part and no mark of it; the note is there until a save succeeds."""
+    environ = in_run(2)
+    full(tmp_path / "run" / "saved", 2, 1)
+    results = ranks.start(2, "save_with_failures", None, 2, environ=environ).results()
+    assert all("StoreError" in result.value for result in results), results
+    assert ["step-1-1"] == [name for name in os.listdir(tmp_path / "run" / "saved") if "step" in name]
+    paths = RunPaths(tmp_path / "run")
+    assert [1] == [found.step for found in marks.marked(paths)]
+    assert [2] == [failed.step for failed in failed_saves(paths).values()]
+    again = next_round(environ)
+    assert [[3, 2, 1]] * 2 == ranks.run(2, "save_with_failures", None, 3, environ=again)
+    assert {} == failed_saves(paths)
+
+
+def test_a_failed_save_is_tried_again_at_the_next_step(ranks: RankServer, tmp_path: Path) -> None:
+    """On all ranks at the same one; without any further save it would be the next start that finds out."""
+    full(tmp_path, 2, 1, 0)
+    assert [[[2, 3], [3]]] * 2 == ranks.run(2, "retry", tmp_path, 4)
+
+
+def test_two_objects_of_a_program_have_checkpoints_of_their_own(
+    ranks: RankServer, tmp_path: Path, in_run: Any
+) -> None:
+    """Each loads its own, also where one has saved more; another one of a name is refused."""
+    environ = in_run(1)
+    assert [[0, 0, 1.0, 2.0]] == ranks.run(1, "two_objects", str(tmp_path / "all"), environ=environ)
+    again = next_round(environ)
+    assert [[5, 7, 1.0, 2.0]] == ranks.run(1, "two_objects", str(tmp_path / "all"), environ=again)
+    (result,) = ranks.start(1, "two_of_one_name", environ=again).results()
+    assert "this program has Checkpoints without a name already" in result.value
+    assert 'Checkpoints(name="generator")' in result.value
+
+
+def test_runs_of_one_name_share_a_directory(ranks: RankServer, tmp_path: Path) -> None:
+    """Neither loads or removes the checkpoints of the other."""
+    for steps, starts in ((4, [0, 0]), (2, [4, 4])):
+        begun = []
+        for place in ("a", "b"):
+            (tmp_path / place / "train").mkdir(parents=True, exist_ok=True)
+            run = {Env.RUN_DIR: str(tmp_path / place / "train"), Env.ROUND: str(5 - steps)}
+            (found,) = ranks.run(1, "train", str(tmp_path / "all"), "ddp", steps, 2, environ=[run])
+            begun.append(found["start"])
+        assert starts == begun
+    assert 2 == len(os.listdir(tmp_path / "all"))
+
+
+def test_steps_that_begin_anew_are_refused_at_the_first(ranks: RankServer, tmp_path: Path) -> None:
+    """As when they are counted in each epoch; the error has the line to write. A way back stays possible."""
+    (found,) = ranks.run(1, "epochs", tmp_path)
+    assert "step 1 comes after step 3" in found[0]
+    assert "step = epoch * len(loader) + i" in found[0]
+    assert [3, "step-3-0", "step-2-0-1"] == found[1:]
+
+
+def test_a_checkpoint_that_is_gone_is_passed_over(ranks: RankServer, tmp_path: Path, in_run: Any) -> None:
+    """Or one that is only partly there; the one before it is whole."""
+    environ = in_run(1)
+    ranks.run(1, "train", None, "ddp", 4, 1, environ=environ)
+    (tmp_path / "run" / "saved" / "step-4-1" / "checkpoint.json").unlink()
+    again = next_round(environ)
+    (result,) = ranks.start(1, "train", None, "ddp", 0, None, environ=again).results()
+    assert 3 == result.value["start"]
+    assert "step-4-1 is not whole; the training goes on from the one of step 3" in result.printed
+
+
+def test_a_way_back_leaves_states_in_memory(ranks: RankServer, tmp_path: Path, in_run: Any) -> None:
+    """They are newer than the checkpoint that the user has asked for."""
+    environ = in_run(1)
+    ranks.run(1, "train", None, "ddp", 4, 2, environ=environ)
+    paths = RunPaths(tmp_path / "run")
+    go_back(paths, ways_back(paths, 2, 1))
+    again = next_round(environ)
+    (found,) = ranks.run(1, "train", None, "ddp", 1, 1, environ=again)
+    assert 2 == found["start"]
+    assert 3 == marks.newest_step(paths, -1)
+    assert {"step-2-1", "step-4-1", "step-3-2"} <= set(os.listdir(tmp_path / "run" / "saved"))
