@@ -1,7 +1,7 @@
 """Groups of ranks with a real process group (gloo), forked from one process that has loaded PyTorch once.
 
-A function of checkpoint_ranks.py or owner_ranks.py beside this file runs on each rank; what it returns, or the
-error that ends it, comes back as JSON.
+A function of checkpoint_ranks.py or owner_ranks.py runs on each rank; what it returns, or the error that ends
+it, comes back as JSON.
 """
 
 from __future__ import annotations
