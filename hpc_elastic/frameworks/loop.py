@@ -26,7 +26,7 @@ class ElasticLoop:
         directory: seen by all nodes: checkpoints lie in a folder of the run in it; by default in ``saved`` in
             the run directory.
         keep: how many complete checkpoints are kept.
-        name: of what is saved, where a program has several loops; none goes on from the state of another.
+        name: where a program has several loops, each has its own; none goes on from the state of another.
 
     Attributes:
         stopped: the loop was left because of a request: the training is not complete.

@@ -157,7 +157,7 @@ class Saves:
         worker.checkpoint_saved(step, path, shards=self._world_size, name=self.name)
 
     def discard(self, step: int, path: str) -> None:
-        """Remove what a failed save of all ranks has left: this rank's mark, and on rank 0 the parts."""
+        """Remove the rest of a save that has failed: this rank's mark, and on rank 0 the parts."""
         try:
             worker.checkpoint_failed(step, shards=self._world_size, name=self.name)
         except OSError as error:

@@ -35,7 +35,7 @@ _SHOWN = 10  # steps in an error
 
 
 class SavedState(Enum):
-    """What a checkpoint is good for."""
+    """The use of a checkpoint."""
 
     NEXT = "next"  # the run goes on from it
     WHOLE = "whole"
@@ -44,13 +44,13 @@ class SavedState(Enum):
     GONE = "gone"  # marked, and not there any more
 
 
-class SavedCheckpoint(NamedTuple):
+class ListedCheckpoint(NamedTuple):
     """A checkpoint that ranks have marked.
 
     Attributes:
         step: steps completed in it.
         name: of the object that has saved it.
-        state: what it is good for.
+        state: its use.
         path: where it is; None: it was marked without a path.
         at: time of the newest mark, by the clock of the file server [s since the epoch].
         size: of its files [bytes]; None: not known.
@@ -83,7 +83,7 @@ class _Content(NamedTuple):
     world_size: Count | None = None
 
 
-def saved_checkpoints(paths: RunPaths) -> list[SavedCheckpoint]:
+def saved_checkpoints(paths: RunPaths) -> list[ListedCheckpoint]:
     """Return all checkpoints that ranks have marked, by object, the newest first.
 
     Raises:
@@ -93,7 +93,7 @@ def saved_checkpoints(paths: RunPaths) -> list[SavedCheckpoint]:
     found: dict[tuple[str, tuple[int, int, int], int], list[MarkName]] = {}
     for mark in filter(None, map(parse_name, names)):
         found.setdefault((mark.name, mark.order, mark.shards), []).append(mark)
-    rows: list[SavedCheckpoint] = []
+    rows: list[ListedCheckpoint] = []
     for of in object_names(names):
         line = {mark.order for mark in complete_marks(names, of)}
         groups = [marks for (name, _, _), marks in found.items() if name == of]
@@ -102,13 +102,13 @@ def saved_checkpoints(paths: RunPaths) -> list[SavedCheckpoint]:
     return rows
 
 
-def _with_next(rows: Sequence[SavedCheckpoint]) -> list[SavedCheckpoint]:
+def _with_next(rows: Sequence[ListedCheckpoint]) -> list[ListedCheckpoint]:
     """Return the checkpoints of one object, with that from which the run goes on."""
     best = next((row for row in rows if row.state is SavedState.WHOLE), None)
     return [row._replace(state=SavedState.NEXT) if row is best else row for row in rows]
 
 
-def _seen(paths: RunPaths, marks: Sequence[MarkName], line: set[tuple[int, int, int]]) -> SavedCheckpoint:
+def _seen(paths: RunPaths, marks: Sequence[MarkName], line: set[tuple[int, int, int]]) -> ListedCheckpoint:
     mark, content, at = min(marks), _Content(), None
     with suppress(OSError, DamagedError):
         place = os.path.join(paths.checkpoints, encode_name(mark))
@@ -121,7 +121,7 @@ def _seen(paths: RunPaths, marks: Sequence[MarkName], line: set[tuple[int, int, 
         state = SavedState.HALF
     elif content.path is not None and is_absent(content.path):
         state = SavedState.GONE
-    return SavedCheckpoint(
+    return ListedCheckpoint(
         mark.step,
         mark.name,
         state,

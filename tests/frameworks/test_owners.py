@@ -65,10 +65,13 @@ def test_a_failed_save_leaves_nothing_and_is_noted(ranks: RankServer, tmp_path: 
     assert {} == failed_saves(paths)
 
 
-def test_a_failed_save_is_tried_again_at_the_next_step(ranks: RankServer, tmp_path: Path) -> None:
+def test_a_failed_save_is_tried_again_at_the_next_step(
+    ranks: RankServer, tmp_path: Path, in_run: Any
+) -> None:
     """On all ranks at the same one; without any further save it would be the next start that finds out."""
-    full(tmp_path, 2, 1, 0)
-    assert [[[2, 3], [3]]] * 2 == ranks.run(2, "retry", tmp_path, 4)
+    environ = in_run(2)
+    full(tmp_path / "run" / "saved", 2, 1)
+    assert [[[2, 3], [3]]] * 2 == ranks.run(2, "retry", environ=environ)
 
 
 def test_two_objects_of_a_program_have_checkpoints_of_their_own(

@@ -1,7 +1,7 @@
 """The files of a checkpoint: this user's alone as they are written, and read only if they are.
 
-PyTorch unpickles what it reads, and that may be any code. So each file is opened once, below a directory that
-is open, and judged by its descriptor before a byte of it is read.
+PyTorch unpickles some of them, and a pickle may run any code. So each file is opened once, below its opened
+directory, and judged by its descriptor before a byte of it is read.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _check(fd: int, path: str, kind: int) -> None:
     found = os.fstat(fd)
     owner = found.st_uid
     if stat.S_IFMT(found.st_mode) != kind:
-        fix = f"see what it is: ls -l {for_shell(path)}"
+        fix = f"see its kind: ls -l {for_shell(path)}"
         raise UnfitFileError(path, "it is no plain file", errno=errno.EINVAL, fix=fix)
     if owner not in trusted_uids():
         raise UnfitFileError(

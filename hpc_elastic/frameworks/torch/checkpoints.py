@@ -11,14 +11,14 @@ from weakref import WeakSet
 
 from hpc_elastic import worker
 from hpc_elastic.clock import Clock, SystemClock
-from hpc_elastic.errors import HpcElasticError, InputError, StoreError
+from hpc_elastic.errors import InputError, StoreError
 from hpc_elastic.frameworks.saving import KEEP, Saves, check_positive, checked_total
 from hpc_elastic.frameworks.torch.background import END_S, Background
 from hpc_elastic.frameworks.torch.checkpoint_files import writer
 from hpc_elastic.frameworks.torch.file_source import FileSource
 from hpc_elastic.frameworks.torch.host_copies import HostCopies
 from hpc_elastic.frameworks.torch.memory.node_memory import NodeMemory, RoundStart
-from hpc_elastic.frameworks.torch.pace import RetryPace, SavePace
+from hpc_elastic.frameworks.torch.pace import RetryPace, SavePace, past_disturbances
 from hpc_elastic.frameworks.torch.rank_groups import rank_groups
 from hpc_elastic.frameworks.torch.rank_tensors import differing, digests, parted
 from hpc_elastic.frameworks.torch.state_checks import ending_the_run
@@ -35,8 +35,7 @@ from hpc_elastic.record.checkpoint_files import (
     read_facts,
     write_facts,
 )
-from hpc_elastic.record.run_log import read_records
-from hpc_elastic.record.save_interval import Disturbances, SaveTimes, disturbances
+from hpc_elastic.record.save_interval import Disturbances, SaveTimes
 from hpc_elastic.worker.progress import step_error
 
 logger = logging.getLogger(__name__)
@@ -90,7 +89,7 @@ class Checkpoints:
         directory: seen by all nodes: checkpoints lie in a folder of the run in it; by default in ``saved`` in
             the run directory. Without a run and a directory nothing is saved or loaded.
         keep: how many complete checkpoints are kept.
-        name: where a program has several, each has its own, and none saves over or loads what is another's.
+        name: where a program has several, each has its own, and none saves over or loads those of another.
             Only a single one has states in memory.
         every: ``"auto"``: at the interval that costs the least time, by the measured cost of a save and the
             faults of this run; or the steps between two regular ones; None: only when a stop is requested.
@@ -154,12 +153,12 @@ class Checkpoints:
         self.blocked_s = 0.0
 
     @property
-    def owner(self) -> tuple[str, ...]:
+    def _owner(self) -> tuple[str, str]:
         """The run or directory, and the name of this object."""
         root = worker.run_dir()
         return (self._saves.directory if root is None else root, self._saves.name)
 
-    def leave_memory(self) -> None:
+    def _leave_memory(self) -> None:
         """Keep no state in memory from now on."""
         if self._memory is not None:
             self._memory.stop()
@@ -224,8 +223,16 @@ class Checkpoints:
         if worker.branch() == branch and step < newest:
             raise step_error(step, newest)
         if worker.branch() != branch:
-            self.leave_memory()  # its states are those that were left
+            self._leave_memory()  # its states are those that were left
+            self._begin(max(0, step - 1))
         self._newest = worker.branch(), step
+
+    def _begin(self, step: int) -> None:
+        """Count the steps to the next save from a step on."""
+        self._since, self._saved = step, None
+        self._retry = RetryPace(self._ranks.told, self._background.look)
+        if self._pace is not None:
+            self._pace.saved(step, None)
 
     def due(self, step: int) -> bool:
         """Tell whether a regular checkpoint is to be saved now that `step` steps are done."""
@@ -288,7 +295,7 @@ class Checkpoints:
         return parted(self._lib, copy, ranks.rank, names, statistics) if names else copy
 
     def _write(self, copy: dict[str, Any], save: _Save, statistics: frozenset[str]) -> None:
-        """Save this rank's part; what is left of a save that fails on any rank is removed at once.
+        """Save this rank's part; the rest of a save that fails on any rank is removed at once.
 
         Raises:
             StoreError: a rank could not write its part or its mark: all ranks get it.
@@ -438,7 +445,7 @@ class Checkpoints:
         self._since, self._newest = step, (worker.branch(), step)
         if self._pace is not None:
             is_first = self._ranks.rank == 0
-            past = _disturbances(worker.run_dir(), self._recovered) if is_first else Disturbances()
+            past = past_disturbances(worker.run_dir(), self._recovered) if is_first else Disturbances()
             self._pace.resume(step, _times(found), past)
         return step
 
@@ -536,17 +543,18 @@ def _is_alone(made: Checkpoints) -> bool:
     Raises:
         InputError: there is another one of its name.
     """
-    others = [one for one in _live if one.owner[:-1] == made.owner[:-1]]
-    if any(one.owner == made.owner for one in others):
-        shown = f"of the name {made.owner[-1]!r}" if made.owner[-1] else "without a name"
+    run, name = owner = made._owner  # noqa: SLF001 - of this module
+    owners = {one: one._owner for one in _live}  # noqa: SLF001
+    if owner in owners.values():
         raise InputError(
-            f"this program has Checkpoints {shown} already",
+            f"this program has Checkpoints {f'of the name {name!r}' if name else 'without a name'} already",
             where=WHERE,
             fix='give each one a name: Checkpoints(name="generator"), Checkpoints(name="discriminator"); or '
             "delete the first one before you make it again",
         )
+    others = [one for one, (of, _) in owners.items() if of == run]
     for one in others:
-        one.leave_memory()
+        one._leave_memory()  # noqa: SLF001
     _live.add(made)
     return not others
 
@@ -587,16 +595,6 @@ def _times(path: str | None) -> SaveTimes | None:
     """Return the time that the save of a checkpoint has taken; None if that is not known."""
     facts = None if path is None else read_facts(path)
     return None if facts is None else SaveTimes(facts.blocked_s, facts.took_s)
-
-
-def _disturbances(run_dir: str | None, recovered: tuple[int, ...]) -> Disturbances:
-    """Return the faults of a run, as far as its journal can be read now."""
-    if run_dir is None:
-        return Disturbances()
-    try:
-        return disturbances(read_records(RunPaths(run_dir)), recovered)
-    except (OSError, HpcElasticError):
-        return Disturbances()
 
 
 def _not_saved(save: _Save, error: BaseException) -> StoreError:

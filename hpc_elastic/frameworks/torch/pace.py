@@ -7,7 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from hpc_elastic.clock import Clock
-from hpc_elastic.record.save_interval import Disturbances, SaveTimes, best_interval_s
+from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.run_log import read_records
+from hpc_elastic.record.save_interval import Disturbances, SaveTimes, best_interval_s, disturbances
 
 FIRST_S = 60.0  # to the first save of a run, whose cost is not known yet
 
@@ -74,7 +77,7 @@ class SavePace:
 class RetryPace:
     """Tells when to try a save again that has failed, at the same step on all ranks.
 
-    Rank 0 is asked after one step, after two, four and so on, until it knows what has become of the save. A
+    Rank 0 is asked after one step, after two, four and so on, until it knows the outcome of the save. A
     save that is tried again is not asked for anew: while the disk is full, it costs ever fewer steps.
 
     Args:
@@ -114,3 +117,13 @@ def next_question(passed_s: float, steps: int, interval_s: float) -> tuple[bool,
         return True, 1
     left = steps * (interval_s - passed_s) / max(passed_s, 1e-9)
     return False, max(1, min(math.ceil(left), steps))
+
+
+def past_disturbances(run_dir: str | None, recovered: tuple[int, ...]) -> Disturbances:
+    """Return the faults of a run, as far as its journal can be read now."""
+    if run_dir is None:
+        return Disturbances()
+    try:
+        return disturbances(read_records(RunPaths(run_dir)), recovered)
+    except (OSError, HpcElasticError):
+        return Disturbances()

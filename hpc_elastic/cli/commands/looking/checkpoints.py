@@ -7,7 +7,7 @@ from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.clock import date_text
 from hpc_elastic.node.workers.process_facts import size_text
 from hpc_elastic.record.checkpoint_files import failed_save_texts, failed_saves
-from hpc_elastic.record.saved import SavedCheckpoint, SavedState, saved_checkpoints
+from hpc_elastic.record.saved import ListedCheckpoint, SavedState, saved_checkpoints
 from hpc_elastic.text import for_shell, visible
 
 _HEAD = ("STEP", "SAVED", "SIZE", "RANKS", "STATE", "SOURCE", "PATH")
@@ -43,14 +43,14 @@ def checkpoints(
     return 0
 
 
-def _print_table(found: list[SavedCheckpoint]) -> None:
+def _print_table(found: list[ListedCheckpoint]) -> None:
     rows = [_HEAD, *map(_row, found)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
     for row in rows:
         say("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def _row(one: SavedCheckpoint) -> tuple[str, ...]:
+def _row(one: ListedCheckpoint) -> tuple[str, ...]:
     state = one.state.value
     if one.state is SavedState.HALF:
         state = f"half: {one.ranks} of {one.shards} ranks"
