@@ -388,3 +388,22 @@ def check_positive(name: str, value: object, *, allows_none: bool = True, others
         *more, last = ("a positive whole number", *others, *(["None"] if allows_none else []))
         allowed = f"{', '.join(more)} or {last}" if more else last
         raise InputError(f"{name} is {value!r}", where="hpc_elastic.frameworks", fix=f"give {allowed}")
+
+
+def check_memory(place: str, replicas: int, *, memory: bool, **switches: object) -> None:
+    """Refuse switches that are neither True nor False, and a number of second copies that cannot be.
+
+    Raises:
+        InputError: names it, and the place.
+    """
+    for name, value in {**switches, "memory": memory}.items():
+        if not isinstance(value, bool):  # "no" would count as yes
+            raise InputError(f"{name} is {value!r}", where=place, fix="give True or False, or leave it out")
+    if replicas == 1 and not memory:
+        raise InputError(
+            "replicas=1 needs the copies of memory=True, and memory is False",
+            where=place,
+            fix="leave memory out, or replicas",
+        )
+    if replicas not in {0, 1}:
+        raise InputError(f"replicas is {replicas!r}", where=place, fix="give 0 or 1, or leave it out")

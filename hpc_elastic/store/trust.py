@@ -91,10 +91,7 @@ def others_write(fd: int) -> bool:
         OSError: the file system does not tell.
     """
     found = os.fstat(fd)
-    try:
-        acl = os.getxattr(fd, _ACL) if found.st_mode & stat.S_IWGRP else None
-    except OSError:  # it has none, or the file system has no such lists
-        acl = None
+    acl = acl_of(fd) if found.st_mode & stat.S_IWGRP else None
     place = TrustedPlace("", found.st_uid, found.st_gid, found.st_mode, acl, "", None)
     return bool(_writers(place, _trusted([place], with_groups=True)))
 

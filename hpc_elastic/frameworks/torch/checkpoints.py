@@ -12,7 +12,7 @@ from weakref import WeakSet
 from hpc_elastic import worker
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import InputError, StoreError
-from hpc_elastic.frameworks.saving import KEEP, Saves, check_positive, checked_total
+from hpc_elastic.frameworks.saving import KEEP, Saves, check_memory, check_positive, checked_total
 from hpc_elastic.frameworks.torch.background import END_S, Background
 from hpc_elastic.frameworks.torch.checkpoint_files import writer
 from hpc_elastic.frameworks.torch.file_source import FileSource
@@ -122,8 +122,7 @@ class Checkpoints:
         memory: bool = True,
         replicas: Literal[0, 1] = 0,
     ) -> None:
-        _check_switches(rescue=rescue, memory=memory)
-        _check_replicas(replicas, memory=memory)
+        check_memory(WHERE, replicas, memory=memory, rescue=rescue)
         self._lib = load_torch()
         self._ranks = rank_groups(self._lib, os.environ, replicas=replicas == 1)
         self._clock: Clock = SystemClock()
@@ -557,23 +556,6 @@ def _is_alone(made: Checkpoints) -> bool:
         one._leave_memory()  # noqa: SLF001
     _live.add(made)
     return not others
-
-
-def _check_switches(**switches: object) -> None:
-    for name, value in switches.items():
-        if not isinstance(value, bool):  # "no" would count as yes
-            raise InputError(f"{name} is {value!r}", where=WHERE, fix="give True or False, or leave it out")
-
-
-def _check_replicas(replicas: int, *, memory: bool) -> None:
-    if replicas not in {0, 1} or (replicas and not memory):
-        if replicas == 1:
-            raise InputError(
-                "replicas=1 needs the copies of memory=True, and memory is False",
-                where=WHERE,
-                fix="leave memory out, or replicas",
-            )
-        raise InputError(f"replicas is {replicas!r}", where=WHERE, fix="give 0 or 1, or leave it out")
 
 
 def _next_start(directory: str | os.PathLike[str] | None, name: str) -> int:
