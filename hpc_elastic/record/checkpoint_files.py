@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 FACTS = "checkpoint.json"  # in the directory of a checkpoint
 _SUFFIX = ".json"
-_FAILED = "failed."  # begins the name of the record of a failed save
+_FAILED = "failed"  # begins the name of the record of a failed save
 _OWNER = "owner.json"
 
 
@@ -79,7 +79,7 @@ def note_failed(paths: RunPaths, failed: FailedSave | None, name: str = "") -> N
     Raises:
         OSError: it could not be written.
     """
-    path = os.path.join(paths.checkpoints, f"{_FAILED}{name}{_SUFFIX}")
+    path = os.path.join(paths.checkpoints, _failed_name(name))
     if failed is not None:
         make_directory(paths.checkpoints)
         files.replace(path, json.dumps(failed._asdict()).encode() + b"\n")
@@ -88,13 +88,17 @@ def note_failed(paths: RunPaths, failed: FailedSave | None, name: str = "") -> N
         os.unlink(path)
 
 
+def _failed_name(of: str) -> str:
+    return f"{_FAILED}{f'.{of}' if of else ''}{_SUFFIX}"
+
+
 def failed_saves(paths: RunPaths) -> dict[str, FailedSave]:
     """Return the objects whose last save has failed, by their names; none if that cannot be read now."""
     found = {}
     with suppress(OSError):
         for name in files.list_names(paths.checkpoints):
-            of = name.removeprefix(_FAILED).removesuffix(_SUFFIX)
-            if name == f"{_FAILED}{of}{_SUFFIX}":
+            of = name.removeprefix(_FAILED).removesuffix(_SUFFIX).removeprefix(".")
+            if name == _failed_name(of):
                 with suppress(OSError, DamagedError):
                     found[of] = read(FailedSave, read_plain(os.path.join(paths.checkpoints, name)))
     return found
