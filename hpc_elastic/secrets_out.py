@@ -1,4 +1,4 @@
-"""Secrets left out of what people and programs see: tokens by their forms, values by their names. Pure.
+"""Secrets are left out of texts: tokens by their forms, values by the names of variables. Pure.
 
 No rule finds each secret. Those that hpc_elastic is given by name, as `-e`, are left out whatever they are.
 """

@@ -68,7 +68,7 @@ def other_owner(given: GivenFile) -> str:
 
 
 def other_writers(path: str, given: GivenFile) -> str:
-    """Return in words the others who may have written a file; empty if root and the user alone can.
+    """Return in words the other users that may have written a file; empty if there are none.
 
     Args:
         path: the file.
