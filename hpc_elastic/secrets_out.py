@@ -1,6 +1,6 @@
 """Secrets are left out of texts: tokens by their forms, values by the names of variables. Pure.
 
-No rule finds each secret. Those that hpc_elastic is given by name, as `-e`, are left out whatever they are.
+No rule finds each secret. On a page that is sent around no value of a variable of the job is shown.
 """
 
 from __future__ import annotations
