@@ -104,7 +104,7 @@ def test_what_another_user_could_write_is_not_read(saved: Path, open_up: str) ->
 def test_what_another_user_has_made_is_not_read(saved: Path, owned: str) -> None:
     """He has put it in the place of the user's."""
     os.chown(saved if owned == "file" else saved.parent, NOBODY, NOBODY)
-    with pytest.raises(UnfitFileError, match="it belongs to user nobody, who could have code run as you"):
+    with pytest.raises(UnfitFileError, match="it belongs to user nobody, and can hold code"):
         content(saved)
 
 

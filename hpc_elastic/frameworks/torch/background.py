@@ -1,4 +1,4 @@
-"""Work beside the training, in a thread."""
+"""Work beside the training, in a thread, and copies of states in host memory that it writes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpc_elastic.frameworks.torch.train_state import Torch
 
 END_S = 30.0
 
@@ -18,8 +21,8 @@ class Background:
     Args:
         name: of the thread.
         end_s: for a piece of work that is under way when the program ends [s].
-        at_end: has the program end with an error if the last piece of work has failed and nobody has heard
-            of it: called with that error, returns the text for people. None: it ends as it would.
+        at_end: has the program end with an error if the last piece of work has failed and `wait` has not
+            returned its error: called with it, returns the text for people. None: it ends as it would.
     """
 
     def __init__(
@@ -109,3 +112,24 @@ class _FailsAtEnd:
         self._stream.flush()
         if sys.is_finalizing():
             raise RuntimeError(self._text)
+
+
+class HostCopies:
+    """Copies states into buffers in host memory, which stay for the next copy.
+
+    PyTorch's ``DefaultStager`` does so too, but that of version 2.11 is of no use for a second copy.
+
+    Args:
+        lib: PyTorch's modules.
+    """
+
+    def __init__(self, lib: Torch) -> None:
+        self._cuda = lib.torch.cuda if lib.torch.cuda.is_available() else None
+        self._stager = lib.stager.StateDictStager(pin_memory=self._cuda is not None, share_memory=False)
+
+    def stage(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Return a copy in host memory, which is the same memory each time."""
+        copied: dict[str, Any] = self._stager.stage(content, non_blocking=self._cuda is not None)
+        if self._cuda is not None:
+            self._cuda.current_stream().synchronize()
+        return copied

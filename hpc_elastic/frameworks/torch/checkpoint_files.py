@@ -117,7 +117,7 @@ def _check(fd: int, path: str, kind: int) -> None:
     if owner not in trusted_uids():
         raise UnfitFileError(
             path,
-            f"it belongs to user {owner_name(owner)}, who could have code run as you",
+            f"it belongs to user {owner_name(owner)}, and can hold code that would run as you",
             errno=errno.EPERM,
             fix="copy the checkpoint, if you trust that user, and load your copy",
         )
@@ -128,5 +128,5 @@ def _check(fd: int, path: str, kind: int) -> None:
             f"others can write to it (mode {stat.S_IMODE(found.st_mode):o}), "
             "and so could have code run as you",
             errno=errno.EPERM,
-            fix=f"if nobody has changed it: chmod -R go-w {for_shell(place)}",
+            fix=f"if no other user has changed it: chmod -R go-w {for_shell(place)}",
         )

@@ -13,10 +13,9 @@ from hpc_elastic import worker
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import InputError, StoreError
 from hpc_elastic.frameworks.saving import KEEP, Saves, check_memory, check_positive, checked_total
-from hpc_elastic.frameworks.torch.background import END_S, Background
+from hpc_elastic.frameworks.torch.background import END_S, Background, HostCopies
 from hpc_elastic.frameworks.torch.checkpoint_files import writer
 from hpc_elastic.frameworks.torch.file_source import FileSource
-from hpc_elastic.frameworks.torch.host_copies import HostCopies
 from hpc_elastic.frameworks.torch.memory.node_memory import NodeMemory, RoundStart
 from hpc_elastic.frameworks.torch.pace import RetryPace, SavePace, past_disturbances
 from hpc_elastic.frameworks.torch.rank_groups import rank_groups
