@@ -198,6 +198,17 @@ def is_suspect(records: Iterable[Record], round_: int) -> bool:
     )
 
 
+def _tell_passed_over(states: Iterable[Rescued | CopySet], began: Began, step: int) -> None:
+    """Tell that the state which the newest round has begun from is newer than the one that counts now."""
+    again = (began.from_round, began.from_step)
+    if any((one.round, one.step) == again and one.step > step for one in states):
+        words = (
+            "the state of step %d that round %d has kept in memory is passed over: the workers have failed "
+            "again before they have made a step from it; the state of step %d counts"
+        )
+        logger.warning(words, again[1], again[0], step)
+
+
 class UnfitCopyError(InputError):
     """A copy is of a state that is cut into other parts."""
 
@@ -513,6 +524,8 @@ def _choice(offers: Sequence[NodeStates], start: RoundStart) -> _Choice:
         *fit(ours, began, start.file_step, is_suspect=suspect),
     ]
     found.sort(key=_rank_of, reverse=True)
+    if began is not None and suspect:
+        _tell_passed_over([*rescued, *ours], began, found[0].step if found else start.file_step)
     if not found:
         for one in fit((whole - ours) | partial, began, start.file_step, is_suspect=suspect)[:1]:
             why = "some ranks have lost it" if one in partial else f"there are {len(offers)} now"
