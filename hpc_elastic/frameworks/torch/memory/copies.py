@@ -236,7 +236,7 @@ class Slot:
         return self._bytes[begin:end]
 
     def data(self, piece: Piece) -> Any:
-        """Return the bytes of a tensor of the copy, which can be sent whatever its dtype is."""
+        """Return the bytes of a tensor of the copy, which can be sent for any dtype."""
         return self.part(piece.at, piece.at + piece.size)
 
     def view(self, piece: Piece) -> Any:

@@ -38,7 +38,7 @@ class ShardedStateError(UnfitStateError):
 
 
 class Arranged(NamedTuple):
-    """The tensors that stand in their places, but for parameters of optimizers, and what notes them.
+    """The tensors in their places, but for parameters of optimizers, with their proof and their copies.
 
     Attributes:
         tensors: in the order of their places.
@@ -239,7 +239,7 @@ class Layout:
         Args:
             whole: the notes of the step.
             is_left: the program has begun the next step of an optimizer, which a GPU has not come to; then
-                it was told before that nothing had counted a change.
+                `counted` was empty at its beginning.
         """
         counted = "" if is_left else self.counted(whole)
         return counted or whole.arranged.proof.differing(whole.fingerprint)

@@ -77,7 +77,7 @@ class Objects:
         torch: PyTorch.
         state: of the training.
         entries: its objects.
-        owners: what holds the values in the states of optimizers.
+        owners: the dicts and lists with the values in the states of optimizers.
     """
 
     def __init__(self, torch: Any, state: State, entries: Sequence[Entry], owners: Iterable[Any]) -> None:
@@ -101,7 +101,7 @@ class Objects:
         self.move(state, {one.name: one for one in entries})
 
     def _held(self) -> list[tuple[Any, Any]]:
-        """Return what optimizers have now: loading puts another one in its place."""
+        """Return states and groups of optimizers: loading puts others in their places."""
         return [(one.state, one.param_groups) for one in self._optimizers]
 
     def move(self, state: State, entries: Mapping[str, Entry]) -> None:
