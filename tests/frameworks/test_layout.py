@@ -9,7 +9,7 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 from hpc_elastic.frameworks.torch.memory.layout import Layout, UnfitStateError, Whole  # noqa: E402
-from hpc_elastic.frameworks.torch.memory.proof import SAMPLED, Proof, Snapshot  # noqa: E402
+from hpc_elastic.frameworks.torch.memory.proof import SAMPLED, Proof, TensorCopies  # noqa: E402
 from hpc_elastic.frameworks.torch.train_state import load_torch  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -375,7 +375,7 @@ def test_a_snapshot_has_tensors_of_any_form() -> None:
         torch.arange(3, dtype=torch.int16), torch.arange(6.0).view(2, 3).t(), torch.tensor(2.0),
         torch.zeros(0, 2), torch.tensor([True]), torch.tensor([1 + 2j]).conj(),
     ]  # fmt: skip
-    snapshot = Snapshot(torch, tensors)
+    snapshot = TensorCopies(torch, tensors)
     before = [one.clone() for one in tensors]
     taken = snapshot.take()
     for one in tensors:

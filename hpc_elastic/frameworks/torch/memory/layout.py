@@ -18,7 +18,7 @@ from typing import Any
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.frameworks.torch.memory.marks import DeviceMark, HostMark
 from hpc_elastic.frameworks.torch.memory.places import Objects, TensorPlace, places_of
-from hpc_elastic.frameworks.torch.memory.proof import SAMPLED, Fingerprint, Proof, Snapshot, spread
+from hpc_elastic.frameworks.torch.memory.proof import SAMPLED, Fingerprint, Proof, TensorCopies, spread
 from hpc_elastic.frameworks.torch.optimizer_state import has_own_state_dict, steps_by_closure
 from hpc_elastic.frameworks.torch.train_state import Replicated, State, Torch, TrainState
 from hpc_elastic.frameworks.torch.trees import Entry, ModuleNames
@@ -53,8 +53,8 @@ class Arranged(NamedTuple):
     small: list[int]
     beside: list[int]
     proof: Proof
-    copies: Snapshot
-    copies_beside: Snapshot
+    copies: TensorCopies
+    copies_beside: TensorCopies
 
     @property
     def is_stale(self) -> bool:
@@ -171,7 +171,7 @@ class Layout:
         names = [*self._stepped, *(order[number] for number in proven)]
         proof = Proof(self._torch, names, [*self._parameters, *(tensors[number] for number in proven)])
         copies, more = (
-            Snapshot(self._torch, [tensors[number] for number in numbers]) for numbers in (small, beside)
+            TensorCopies(self._torch, [tensors[number] for number in numbers]) for numbers in (small, beside)
         )
         return Arranged(tensors, small, beside, proof, copies, more)
 

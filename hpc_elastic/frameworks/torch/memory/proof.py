@@ -98,7 +98,7 @@ class Proof:
         return next((name for name, is_other in zip(self._names, found, strict=True) if is_other), "")
 
 
-class Snapshot:
+class TensorCopies:
     """Copies tensors as they are at one moment, in one call.
 
     Args:
