@@ -104,6 +104,18 @@ def test_tensors_that_take_the_place_of_others_are_kept(wrapper: str) -> None:
     assert "" == layout.changed(after, is_left=False)
 
 
+@pytest.mark.parametrize("name", ["mean", "large", "layer.weight"])
+def test_tensors_that_get_other_memory_in_a_step_are_kept_with_their_new_content(name: str) -> None:
+    """A program may put it below a tensor through .data, as for quantized weights."""
+    state = stepped(Statistics())
+    layout, _ = laid_out(state)
+    tensor = {**dict(state["model"].named_parameters()), **dict(state["model"].named_buffers())}[name]
+    tensor.data = torch.full_like(tensor, 4.0)
+    whole = noted(layout)
+    assert "" == layout.changed(whole, is_left=False)
+    assert 4.0 == layout.content(whole)[0][f"model.{name}"].flatten()[0].item()
+
+
 def _weight(state: dict[str, Any]) -> Any:
     return state["model"].layer.weight
 
