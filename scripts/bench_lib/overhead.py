@@ -77,6 +77,7 @@ def _way(place: Path, kind: str, replicas: int, options: argparse.Namespace) -> 
 def _start(place: Path, rank: int, words: list[str]) -> subprocess.Popen[str]:
     node = place / f"node-{rank}"
     node.mkdir()
+    (place / "run" / "checkpoints").mkdir(parents=True, exist_ok=True)
     path = str(node / "worker")
     Channel.create(path).close()
     of_run = {Env.RUN_DIR: str(place / "run"), Env.ROUND: "1", Env.CHECKPOINT: "", Env.CHANNEL: path}
