@@ -34,6 +34,7 @@ WRITERS = {
     "hpc_elastic/timer/file_based_local_timer.py": "a pipe of the agent, in a directory of its own",
     "hpc_elastic/worker/channel.py": _MEMORY,
     "hpc_elastic/worker/request_pipe.py": _MEMORY,
+    "hpc_elastic/frameworks/torch/checkpoint_files.py": "a directory that was made or judged private before",
     "hpc_elastic/submitit/job.py": "links in submitit's folder; their target is not opened",
     "hpc_elastic/processes/preload/preloader.py": _WORKERS,
     "hpc_elastic/multiprocessing/redirects.py": _PROGRAM,
