@@ -189,11 +189,12 @@ def test_functions_are_pythons_own_after_a_watch(monkeypatch: pytest.MonkeyPatch
     assert before == (os.urandom, os.getpid, atexit.register, random.Random.seed, vars(random)["random"])
     assert before[0] is vars(module)["urandom"]
     assert vars(tempfile)["_name_sequence"] is None
-    owner, replaced = types.SimpleNamespace(x=1), Replaced()
-    replaced.replace(owner, "x", 2)
-    owner.x = 3
+    own, made, others = object(), object(), object()  # a number would be that of other modules, too
+    owner, replaced = types.SimpleNamespace(x=own), Replaced()
+    replaced.replace(owner, "x", made)
+    owner.x = others
     replaced.put_back()
-    assert 3 == owner.x
+    assert others is owner.x
 
 
 def test_functions_for_the_end_are_named_with_their_module() -> None:
