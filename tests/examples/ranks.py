@@ -134,8 +134,8 @@ class Ranks:
 
     def _forget(self) -> None:
         for channel in self._channels:
-            channel.close()
             channel.unlink()
+            channel.close()
         self._channels.clear()
         self._processes.clear()
 

@@ -115,7 +115,7 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         st.none() | epochs,
         budgets,
     ),
-    st.builds(Requeued, epochs, causes, text, failed_lines, text),
+    st.builds(Requeued, epochs, causes, text, failed_lines, text, st.lists(nodes, max_size=2).map(tuple)),
     st.builds(NodeLeft, epochs, text, nodes, causes, text, asked),
     st.builds(TaskStopped, epochs, st.sampled_from(StopKind), text, small, nodes, text),
     st.builds(NodeUnfit, epochs, nodes, text),

@@ -14,11 +14,12 @@ import pytest
 from hpc_elastic.ids import Env
 from hpc_elastic.worker.channel import SETTLE_S, Channel
 
-LIMIT_S = 15.0
+LIMIT_S = 60.0
 TRAIN = """
 import sys, time
 from hpc_elastic import worker
 step_time, first, ask_every = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+sys.stdin.readline()
 for step in range(first, 10**9):
     if step_time:
         time.sleep(step_time)
@@ -37,13 +38,21 @@ class Ranks:
         self.channels: list[Channel] = []
         self.processes: list[subprocess.Popen[str]] = []
 
-    def start(self, step_time_s: float, first: int = 0, ask_every: int = 1) -> None:
-        """Start one more rank."""
+    def start(self, step_time_s: float, first: int = 0, ask_every: int = 1, *, held: bool = False) -> None:
+        """Start one more rank; one that is held makes no step before `go_on`."""
         channel = Channel.create(str(self._directory / f"channel{len(self.channels)}"))
         argv = [sys.executable, "-c", TRAIN, str(step_time_s), str(first), str(ask_every)]
         environ = {**os.environ, Env.CHANNEL: channel.path, Env.STOP_WAIT_S: str(LIMIT_S)}
         self.channels.append(channel)
-        self.processes.append(subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, text=True))
+        self.processes.append(
+            subprocess.Popen(argv, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        )
+        if not held:
+            self.go_on(self.processes[-1])
+
+    def go_on(self, process: subprocess.Popen[str]) -> None:
+        """Let a rank make its steps."""
+        print(file=process.stdin, flush=True)
 
     def drain(self) -> int:
         """Do what the agents do; return the agreed stop step."""
@@ -69,8 +78,8 @@ def ranks(tmp_path: Path) -> Iterator[Ranks]:
         process.kill()
         process.communicate()
     for channel in group.channels:
-        channel.close()
         channel.unlink()
+        channel.close()
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -118,8 +127,10 @@ def test_ranks_that_ask_rarely(ranks: Ranks) -> None:
 def test_drain_before_the_first_step(ranks: Ranks) -> None:
     """A drain that comes while the workers still load lets each do one step after its resume."""
     for step_time_s in (0.0, 0.05):
-        ranks.start(step_time_s, first=100)
+        ranks.start(step_time_s, first=100, held=True)
     assert 0 == ranks.drain()
+    for process in ranks.processes:
+        ranks.go_on(process)
     assert [101, 101] == ranks.stopped_at()
 
 
