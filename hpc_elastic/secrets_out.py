@@ -11,21 +11,48 @@ from collections.abc import Iterable, Mapping
 BLANK = "***"
 _LEAST = 6  # characters of a value that is looked for in texts: a shorter one stands in many words
 # a text without any of these has no secret that the patterns find
-_MARKS = ("_", "-", "=", "://", "AKIA", "ASIA", "AIza", "eyJ", "earer ", "asic ", '": "', "': '", "slack.com")
+_MARKS = (
+    "_",
+    "-",
+    "=",
+    "://",
+    "AKIA",
+    "ASIA",
+    "AIza",
+    "eyJ",
+    "earer ",
+    "asic ",
+    "key",
+    '": "',
+    "': '",
+    "slack.com",
+)
 _FORMS = (
     r"(?<![A-Za-z0-9])(?:"
     r"hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|dckr_pat_[\w-]{16,}|"
-    r"npm_[A-Za-z0-9]{30,}|pypi-[\w-]{30,}|sk-[\w-]{16,}|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{30,}|"
+    r"npm_[A-Za-z0-9]{30,}|pypi-[\w-]{30,}|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{30,}|"
+    r"sk-(?=[\w-]{0,60}\d)(?=[\w-]{0,60}[A-Za-z0-9]{16})[\w-]{16,}|"
     r"xox[abeoprs]-[A-Za-z0-9-]{10,}|eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?)"
 )
 _BLOCK = r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
 _IN_URL = r"(?<=://)[^\s/:@'\"<>]*:[^\s/@'\"<>]+(?=@)"
 _HOOK = r"(?<=hooks\.slack\.com/)[^\s'\"<>]+"
-_HEADER = r"(?i)\b(bearer|basic) +(?=[\w.~+/-]*[\d._~+/=-])[\w.~+/-]{8,}=*"
-_PART = (  # of a name between _ and -
-    r"(?i)(?:api|access|auth|secret|private)?(?:keys?|tokens?)|"
-    r"[a-z0-9]*(?:apikey|secrets?|passw(?:or)?ds?|passphrase|credentials?)"
+_HEADER = (
+    r"(?i)\b(bearer|authorization['\"]?\s{0,2}[:=]\s{0,2}['\"]?basic) +"
+    r"(?=[\w.~+/-]*[\d._~+/=-])[\w.~+/-]{8,}=*"
 )
+_KEY = r"(?<![\w-])(key['\"]?\s?[=:]\s?['\"]?)(?=[A-Za-z]*\d)[A-Za-z0-9]{20,}"  # key=3 is none
+_SURE_NAME = (
+    r"(?i)(?:.*[_-])?(?:[a-z0-9]*(?:apikey|secrets?|passw(?:or)?ds?|passphrase|credentials?)|"
+    r"(?:api|access|auth|secret|private)[_-]?(?:keys?|tokens?))(?:[_-].*)?"
+)
+_USUAL_NAME = r"(?i)(?:(?:.*[_-])?(?P<of>[a-z0-9]+)[_-](?:key|token)|token)(?:[_-]?\d{1,3})?"
+_ORDINARY_TEXT = (  # before _key or _token: the words of data, models and programs
+    "batch bos cache checkpoint cls column data dict eos field file first foreign group hash image index "
+    "input join label last loss map mask max metric min model monitor next num output pad param partition "
+    "primary prng query random rng sep shuffle sort special start state stop target unique unk"
+)
+_ORDINARY = frozenset(_ORDINARY_TEXT.split())
 _NAME = r"[\w-]{2,80}"
 _VALUE = r"(?!['\"]?\$|\d{1,9}(?!\w)|-)(?:'[^']+'|\"[^\"]+\"|[^\s'\"&;,<>]+)"
 _SET = rf"(?<![\w-])()({_NAME})(=){_VALUE}"
@@ -34,8 +61,11 @@ _FIELD = rf"(['\"])({_NAME})(\1: (['\"]))[^'\"]+(?=\4)"
 
 
 def is_secret_name(name: str) -> bool:
-    """Tell whether a variable or an option of this name usually holds a secret."""
-    return any(re.fullmatch(_PART, part) for part in name.replace("-", "_").split("_"))
+    """Tell whether a variable or an option of this name usually holds a secret; ``sort_key`` does not."""
+    if re.fullmatch(_SURE_NAME, name):
+        return True
+    found = re.fullmatch(_USUAL_NAME, name)
+    return found is not None and (found["of"] or "").lower() not in _ORDINARY
 
 
 def without_secrets(text: str) -> str:
@@ -44,7 +74,7 @@ def without_secrets(text: str) -> str:
         return text
     for pattern in (_BLOCK, _FORMS, _IN_URL, _HOOK):
         text = re.sub(pattern, BLANK, text)
-    text = re.sub(_HEADER, rf"\1 {BLANK}", text)
+    text = re.sub(_KEY, rf"\1{BLANK}", re.sub(_HEADER, rf"\1 {BLANK}", text))
     text = re.sub(_FIELD, _without_value, text)
     return re.sub(_FLAG, _without_value, re.sub(_SET, _without_value, text))
 

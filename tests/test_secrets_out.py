@@ -15,7 +15,7 @@ from hpc_elastic.text import visible, visible_lines
 from tests.report.secrets_planted import PLANTED
 
 
-@pytest.mark.parametrize("secret", PLANTED, ids=[each.text[:9] for each in PLANTED])
+@pytest.mark.parametrize("secret", PLANTED, ids=[each.text[:18] for each in PLANTED])
 def test_a_secret_is_left_out_wherever_it_stands(secret: tuple[str, str]) -> None:
     """At the begin, inside of a line, and in lines for a terminal."""
     text, value = secret
@@ -46,6 +46,13 @@ def test_a_secret_is_left_out_wherever_it_stands(secret: tuple[str, str]) -> Non
         "round 3: 4 workers on n1, n2; master n1:29500, newest checkpoint: step 44",
         "hpc-elastic submit --resume /scratch/alice/hpc_elastic_runs/train-20261128-101010-ab12",
         "passwords are not shown",
+        "basic pre-training, Basic train.py",
+        "--key-padding left --token-dropout adaptive --checkpoint-key state_dict",
+        "max_tokens=2k num_tokens=1_000_000_000 tokens=12345678901 tokens=3e9",
+        "sort_key=loss monitor_key=val_loss primary_key=id --eos-token eos --pad-token '<pad>'",
+        "{'key': 'layer1.weight'}",
+        "unexpected key=module.layer1.weight_12",
+        "hpc-elastic submit --resume /scratch/alice/key=value/sk-learn-experiments-2024",
     ],
 )
 def test_other_words_stay(text: str) -> None:

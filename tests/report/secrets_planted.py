@@ -32,6 +32,11 @@ PLANTED = (
     _token("npm_"),
     Secret("https://alice:in-the-url@host/repo.git", "in-the-url"),
     Secret("Authorization: Bearer of-the-bearer-1234", "of-the-bearer-1234"),
+    Secret("Authorization: Basic YWxpY2U6b2YtdGhlLWJhc2lj", "YWxpY2U6b2YtdGhlLWJhc2lj"),
+    Secret(
+        "wandb.login(key='0123456789abcdef0123456789abcdef01234567')",
+        "0123456789abcdef0123456789abcdef01234567",
+    ),
     Secret("https://hooks.slack.com/services/T0/B0/of-the-hook", "of-the-hook"),
     Secret("WANDB_API_KEY=0of1of2of3of", "0of1of2of3of"),
     Secret("AWS_SECRET_ACCESS_KEY='of the cloud'", "of the cloud"),
