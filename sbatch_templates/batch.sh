@@ -33,14 +33,24 @@ begin_job() {
 }
 
 # Has the ends of earlier starts charged that nobody was left to record, and ends the job if a budget is spent
-# by that. Where this cannot be run the job begins: the next start finds the same.
+# by that. Where this cannot be run the job begins, and those ends stay uncounted once its agents have begun.
 begin_again() {
   local said code
   trap '' "${signals[@]}"
   said=$("${elastic[@]}" finish "${finish[@]}" --begins)
   code=$?
   listen
-  [ -z "$said" ] || exit "$code"
+  [ "$(number_of "$said")" != 0 ] || exit "$code"
+}
+
+# Prints the last line of what finish has printed, if that is a number. A container or another program around
+# Python may have printed lines of its own before.
+number_of() {
+  local last=${1##*$'\n'}
+  case $last in
+    '' | *[!0-9]*) ;;
+    *) echo "$last" ;;
+  esac
 }
 
 # Has signals not end this shell. A SIGTERM that comes before srun was not heard by any agent.
@@ -126,6 +136,7 @@ run_finish() {
     fi
     nodes=$("${elastic[@]}" finish "${finish[@]}" "$@")
     code=$?
+    nodes=$(number_of "$nodes")
     case $code in
       126 | 127) [ -n "$nodes" ] || continue ;;
       0 | 75 | 76 | 80) ;;

@@ -59,6 +59,18 @@ def test_a_further_start_begins_unless_a_budget_is_spent(
     assert sruns == len(node.lines("sruns"))
 
 
+def test_words_of_a_container_are_no_answer_of_finish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program around Python may print lines first; a start begins all the same, and srun gets a number."""
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    node = make_node(tmp_path)
+    assert 75 == node.run([("== container 1.0", 0), ("== container 1.0\n3", 80), ("== container 1.0", 75)])
+    assert ["4", "3"] == [options[0].partition("=")[2].strip() for options in node.lines("sruns")]
+    assert 75 == node.run([("== container 1.0\n0", 75)])
+    assert 75 == node.run([("", 0), ("== container 1.0", 127), ("", 75)], setup=["false"])
+
+
 def test_a_sigterm_that_came_before_srun_is_remembered(tmp_path: Path) -> None:
     """Slurm may be ending the job: no agent would hear of it again, so none is started; finish asks Slurm."""
     node = make_node(tmp_path)
