@@ -118,6 +118,25 @@ def test_a_link_is_not_followed(saved: Path) -> None:
         content(saved)
 
 
+@pytest.mark.parametrize("exchanged", ["the directory", "the file"])
+def test_nothing_is_written_through_a_name_that_may_have_changed(saved: Path, exchanged: str) -> None:
+    """A user who may rename a directory above puts another one there, with links to files of the owner."""
+    precious = saved.parent.parent / "precious"
+    precious.write_bytes(b"precious")
+    if exchanged == "the directory":
+        saved.parent.rename(saved.parent.parent / "away")
+        saved.parent.mkdir()
+        saved.parent.chmod(0o777)
+    else:
+        saved.unlink()
+        saved.symlink_to(precious)
+    saved.with_name("__0_0.distcp").symlink_to(precious)
+    for place in (saved.with_name("__0_0.distcp"), saved):
+        with pytest.raises(OSError), FILES.create_stream(place, "wb") as stream:
+            stream.write(b"state")
+    assert b"precious" == precious.read_bytes()
+
+
 def test_a_fifo_is_not_waited_for(saved: Path) -> None:
     """It is no plain file."""
     saved.unlink()

@@ -76,23 +76,20 @@ class OwnFiles:
         """Open a file.
 
         Raises:
-            UnfitFileError: it is to be read, and others can write to it or to its directory.
+            UnfitFileError: others can write to its directory or, where it is to be read, to it.
         """
-        if mode != "rb":
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _FLAGS, _PRIVATE)
-        else:
-            fd = _open_own(os.fspath(path))
-        with os.fdopen(fd, mode) as stream:
+        flags = os.O_RDONLY if mode == "rb" else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with os.fdopen(_open_own(os.fspath(path), flags), mode) as stream:
             yield stream
 
 
-def _open_own(path: str) -> int:
-    """Open a plain file of this user's or root's, to which no other can write."""
+def _open_own(path: str, flags: int) -> int:
+    """Open a plain file of this user's or root's, to which no other can write, or make one."""
     above, name = os.path.split(path)
     directory = os.open(above, os.O_RDONLY | os.O_DIRECTORY | _FLAGS)
     try:
         _check(directory, above, stat.S_IFDIR)
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | _FLAGS, dir_fd=directory)
+        fd = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | _FLAGS, _PRIVATE, dir_fd=directory)
     finally:
         os.close(directory)
     try:
