@@ -51,7 +51,7 @@ def test_the_exit_code_of_a_worker_is_none_of_a_finish_that_cannot_be_run(tmp_pa
 def test_a_further_start_begins_unless_a_budget_is_spent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: tuple[str, int], code: int, sruns: int
 ) -> None:
-    """It has the ends of earlier starts counted first; where that cannot be done, the next start does it."""
+    """It has the ends of earlier starts counted first; it begins, too, where that cannot be done."""
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     node = make_node(tmp_path)
     assert code == node.run([answer, ("", 3)])

@@ -30,6 +30,7 @@ from hpc_elastic.record.run_log import read_records, read_state
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.answers import PastStart, read_past_starts
 from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.end.bad_nodes import begin_with_nodes
 from hpc_elastic.slurm.end.choices import RequeueBudgets
 from hpc_elastic.slurm.end.finish import Finish
 from hpc_elastic.slurm.end.unwritten import SlurmSays, mark_text, member_of, of_job, of_task, part_of
@@ -206,6 +207,38 @@ def test_a_run_that_was_released_begins(paths: RunPaths, job: FakeJob) -> None:
     assert begin(paths, job, 1, RequeueBudgets(max_node_losses=0))[0] is not None
     assert begin(paths, job, 2, RequeueBudgets(max_node_losses=0))[0] is None
     assert 1 == len([one for one in read_records(paths) if isinstance(one.entry, Requeued)])
+
+
+def test_a_second_job_that_starts_again_charges_nothing(paths: RunPaths, job: FakeJob) -> None:
+    """The start that runs in the run directory is the run's own job's, and has not ended."""
+    log_of(paths, LOG)
+    write(paths, BEGAN._replace(job_id="6"), ROUND)
+    assert begin(paths, job, 1, RequeueBudgets(max_node_losses=0)) == (None, [])
+    assert not [one for one in read_records(paths) if isinstance(one.entry, Requeued)]
+    assert "6" == read_state(paths).job_id
+
+
+def test_a_start_begins_though_slurm_tells_nothing(paths: RunPaths, job: FakeJob) -> None:
+    """It needs no answer to begin, and to wait for one would take the time of its nodes."""
+    write(paths, BEGAN, ROUND, Requeued(FIRST, Cause.PREEMPTION))
+    job.fail(show=99)
+    clock = FastClock()
+    start = Start(paths, FIRST._replace(restart=1), "7", 2, local=False, srun_exit_code=0)
+    assert Finish(start, RequeueBudgets(), Slurm(job.environ), clock, print).begin() is None
+    assert 0 == clock.now
+
+
+def test_a_start_asks_slurm_about_the_nodes_of_the_last_one_alone(paths: RunPaths, job: FakeJob) -> None:
+    """Those of earlier ones are known, and a Slurm that is slow would be waited for once for each."""
+    for restart in range(3):
+        epoch, cause = FIRST._replace(restart=restart), (Cause.NODE_LOSS, Cause.PREEMPTION)[restart == 2]
+        lost = ("n1",) if cause is Cause.NODE_LOSS else ()
+        write(paths, BEGAN._replace(epoch=epoch), Requeued(epoch, cause, nodes=lost))
+        start = Start(paths, FIRST._replace(restart=restart + 1), "7", 2, local=False, srun_exit_code=0)
+        finish = Finish(start, RequeueBudgets(), Slurm(job.environ), FastClock(), print)
+        before = len(job.questions)
+        assert begin_with_nodes(finish, print) is None
+        assert bool(lost) == (len(job.questions) > before)
 
 
 OLD = "n1.5@9_0-0-0"

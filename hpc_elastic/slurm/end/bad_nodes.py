@@ -58,7 +58,9 @@ def run_with_nodes(
 
 
 def begin_with_nodes(finish: Finish, say: Say) -> Ended | None:
-    """Begin a start, as `Finish.begin` does; then remember the nodes that earlier starts have lost.
+    """Begin a start, as `Finish.begin` does; then remember the nodes that the start before has lost.
+
+    Slurm is asked only about those.
 
     Args:
         finish: of the start.
@@ -68,10 +70,12 @@ def begin_with_nodes(finish: Finish, say: Say) -> Ended | None:
         HpcElasticError: as `Finish.begin`.
     """
     ended, start, slurm = finish.begin(), finish.start, finish.slurm
+    if start.task is not None or other_job(finish.log.state, start.epoch, start.job_ref):
+        return ended
     blamed = node_faults(finish.log.records, start.paths.name)
-    for restart in range(start.restarts):
-        note_taken(finish.log, blamed, start.epoch._replace(restart=restart), start.job_ref, slurm, say)
-    look_after(start.paths, blamed, start.job_ref, slurm, finish.clock, say)
+    last = start.epoch._replace(restart=start.restarts - 1)
+    if note_taken(finish.log, blamed, last, start.job_ref, slurm, say):
+        look_after(start.paths, blamed, start.job_ref, slurm, finish.clock, say)
     return ended
 
 

@@ -6,6 +6,7 @@ from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import Cause, Entry
 from hpc_elastic.record.run_log import RunLog
+from hpc_elastic.record.state import other_job
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end import unwritten
 from hpc_elastic.slurm.end.unwritten import SlurmSays
@@ -28,8 +29,9 @@ def charge(log: RunLog, start: Start, slurm: Slurm, say: Say) -> list[Cause]:
         return []
     if start.task is not None:
         return _charge_task(log, start, start.task, slurm, say)
-    found = unwritten.of_job(log.state, start.epoch, SlurmSays())
-    if not found:
+    if other_job(log.state, start.epoch, start.job_ref) or not unwritten.of_job(
+        log.state, start.epoch, SlurmSays()
+    ):
         return []
     found = unwritten.of_job(log.state, start.epoch, _told(start, start.restarts, slurm))
     for entry in unwritten.entries_of(found, log.state, start.epoch, start.job_ref):

@@ -144,6 +144,8 @@ class Finish:
         self.patiently(self._state)
         charged = self.patiently(lambda: charge(self.log, self.start, self.slurm, self.say))
         state, records = self.log.state, [*self.log.records]
+        if lifecycle.before_start(self._known_facts(state, records), self.budgets, charged) is None:
+            return None  # Slurm, which may be away, is asked only for an end
         facts = (self._job_facts if self.start.task is None else self._task_facts)(state, records)
         choice = lifecycle.before_start(facts, self.budgets, charged)
         if choice is None:
@@ -202,6 +204,13 @@ class Finish:
             else history.task_starts_in_vain(records, task),
             saved=newest_step(start.paths, BEGINNING),
         )
+
+    def _known_facts(self, state: RunState, records: list[Record]) -> Facts:
+        """Return the facts without Slurm's, for a start that has not begun."""
+        if self.start.task is None:
+            return self._facts(state, self.start.epoch, records)._replace(local=self.start.local)
+        facts = self._facts(state, epoch_now(state, self.start.epoch.submission), records)
+        return facts._replace(is_task=True, is_outdated=self.patiently(self._is_outdated))
 
     def _job_facts(self, state: RunState, records: list[Record]) -> Facts:
         start = self.start

@@ -97,8 +97,9 @@ def of_job(state: RunState, epoch: Epoch, told: SlurmSays) -> list[Unwritten]:
         told: by Slurm.
     """
     known = state.epoch
-    is_mine = (known.submission, known.link) == (epoch.submission, epoch.link)
-    if known.submission > epoch.submission or (is_mine and has_ended(state)):
+    place, mine = (known.submission, known.link), (epoch.submission, epoch.link)
+    is_mine = place == mine
+    if place > mine or (is_mine and has_ended(state)):
         return []
     first = 0
     if is_mine:

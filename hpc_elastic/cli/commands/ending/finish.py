@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _begin(finish: Finish) -> int:
-    """Charge earlier ends before a start begins; where that cannot be done now, the next start does it."""
+    """Charge earlier ends before a start begins; it begins, too, where that cannot be done."""
     start = finish.start
     noun, restart = ("job", start.restarts) if start.task is None else ("task", start.task.restart)
     _say(mark_text(restart, noun, start.job_ref))
