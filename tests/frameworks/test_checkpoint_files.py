@@ -132,7 +132,7 @@ def test_nothing_is_written_through_a_name_that_may_have_changed(saved: Path, ex
         saved.symlink_to(precious)
     saved.with_name("__0_0.distcp").symlink_to(precious)
     for place in (saved.with_name("__0_0.distcp"), saved):
-        with pytest.raises(OSError), FILES.create_stream(place, "wb") as stream:
+        with pytest.raises(OSError, match=r"others can|symbolic"), FILES.create_stream(place, "wb") as stream:
             stream.write(b"state")
     assert b"precious" == precious.read_bytes()
 

@@ -31,8 +31,9 @@ from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.answers import PastStart, read_past_starts
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.bad_nodes import begin_with_nodes
-from hpc_elastic.slurm.end.choices import RequeueBudgets
+from hpc_elastic.slurm.end.choices import Facts, RequeueBudgets
 from hpc_elastic.slurm.end.finish import Finish
+from hpc_elastic.slurm.end.lifecycle import before_start
 from hpc_elastic.slurm.end.unwritten import SlurmSays, mark_text, member_of, of_job, of_task, part_of
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
 from hpc_elastic.store.node_events import Fault
@@ -239,6 +240,16 @@ def test_a_start_asks_slurm_about_the_nodes_of_the_last_one_alone(paths: RunPath
         before = len(job.questions)
         assert begin_with_nodes(finish, print) is None
         assert bool(lost) == (len(job.questions) > before)
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_task_that_was_released_begins(*, is_held: bool) -> None:
+    """Though Slurm counts the requeue of the hold with the others; without a hold its requeues are used."""
+    held = (RunEnded(Decision.HELD, ExitCode.REQUEUE, "a budget is spent", None),) if is_held else ()
+    task = Facts(state_of(BEGAN, ROUND, *held), FIRST._replace(restart=3), None, "9_0", 0, is_task=True)
+    choice = before_start(task, RequeueBudgets(max_requeues=2), [])
+    assert is_held == (choice is None)
+    assert before_start(task, RequeueBudgets(max_requeues=3), []) is None
 
 
 OLD = "n1.5@9_0-0-0"

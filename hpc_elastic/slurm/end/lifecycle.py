@@ -416,7 +416,8 @@ def before_start(facts: Facts, budgets: RequeueBudgets, charged: Iterable[Cause]
             )
             return _hold(Spent(text, bound[1]), facts, budgets, cause)
     most = budgets.max_requeues
-    if facts.is_task and facts.requeues > most:
+    is_released = facts.state.ending is not None  # Slurm counts the requeue of a hold with the others
+    if facts.is_task and not is_released and facts.requeues > most:
         return _give_up(facts, f"the {most} requeues of this task are used")
     if not facts.is_task and state.requeues > most:
         spent = Spent(f"the budget of {most} requeues (max_requeues) is spent", Budget.REQUEUES)
