@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hpc_elastic.ids import Env
+
 REPOSITORY = Path(__file__).parents[2]
 LIMIT_S = 100.0
 
@@ -102,6 +104,8 @@ class RankServer:
         place = self._place / f"call{self._calls}"
         place.mkdir()
         own = [dict(environ[min(rank, len(environ) - 1)]) if environ else {} for rank in range(world)]
+        for run in {of[Env.RUN_DIR] for of in own if Env.RUN_DIR in of}:
+            os.makedirs(run, mode=0o700, exist_ok=True)  # as its agents have done before they start workers
         asked = {"place": str(place), "function": function, "words": words, "environ": own}
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(asked, default=str) + "\n")

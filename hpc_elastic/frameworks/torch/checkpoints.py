@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Iterator
@@ -543,6 +544,10 @@ def _is_alone(made: Checkpoints) -> bool:
     """
     run, name = owner = made._owner  # noqa: SLF001 - of this module
     owners = {one: one._owner for one in _live}  # noqa: SLF001
+    if owner in owners.values():
+        del owners
+        gc.collect()  # the first one may be held by nothing but cycles, as after a function that has trained
+        owners = {one: one._owner for one in _live}  # noqa: SLF001
     if owner in owners.values():
         raise InputError(
             f"this program has Checkpoints {f'of the name {name!r}' if name else 'without a name'} already",
