@@ -34,6 +34,7 @@ CALLED_AWAY = (
     Cause.PREEMPTION,
     Cause.TIME_LIMIT,
     Cause.REQUEUE,
+    Cause.UNKNOWN,
     Cause.CANCEL,
     Cause.LAUNCH_FAILURE,
     Cause.NODE_LOSS,

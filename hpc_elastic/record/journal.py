@@ -1,8 +1,7 @@
 """The records of the run's journal, and their JSON form. Pure.
 
-The journal is the run's one log: immutable records, numbered for its life, each created exclusively.
-Everything that nodes must agree on is a record; the state of the run is the fold of all of them
-(`hpc_elastic.record.state`). Unknown fields are ignored, an unknown version or kind is an error.
+The journal is the run's one log of all that nodes must agree on: immutable records, numbered for its life.
+Their fold is the state of the run (`hpc_elastic.record.state`). An unknown version or kind is an error.
 """
 
 from __future__ import annotations
@@ -42,6 +41,7 @@ class Cause(str, Enum):
     LAUNCH_FAILURE = "launch_failure"  # srun or the agents could not start
     JOIN_TIMEOUT = "join_timeout"  # too few nodes came
     AGENT_ERROR = "agent_error"  # an agent could not go on
+    UNKNOWN = "unknown"  # neither a record nor Slurm tells why
 
 
 class Then(str, Enum):

@@ -149,6 +149,8 @@ def noun_of(word: str, number: int) -> str:
         return "change of nodes" if number == 1 else "changes of nodes"
     if word == Cause.REQUEUE.value:
         return "by hand"
+    if word == Cause.UNKNOWN.value:
+        return "for an unknown cause"
     several = "" if number == 1 else "es" if word.endswith(("s", "sh")) else "s"
     return word.replace("_", " ") + several
 

@@ -192,6 +192,8 @@ def _requeued_text(view: RunView) -> str:
     cause = back.cause if back is not None else drained.cause if drained is not None else None
     if cause is Cause.REQUEUE:
         return "requeued by hand"
+    if cause is Cause.UNKNOWN:
+        return "requeued, the cause is not known"
     if cause in (Cause.LAUNCH_FAILURE, Cause.JOIN_TIMEOUT, Cause.AGENT_ERROR):
         return f"requeued because {why_text(cause, view.state)}"
     if cause is Cause.NODE_LOSS and view.state.only_unfit:

@@ -71,6 +71,7 @@ CAUSES = {
     Cause.HANG: "the workers hung",
     Cause.CANCEL: "the job was cancelled",
     Cause.REQUEUE: "the job was requeued by hand",
+    Cause.UNKNOWN: "the cause is not known",
     Cause.LAUNCH_FAILURE: "the agents could not start",
 }
 

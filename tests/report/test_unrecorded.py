@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.journal import Cause, Epoch, EpochStarted, Record, Requeued
+from hpc_elastic.report.causes_text import restarts_text
 from hpc_elastic.report.run_status import RunPhase, RunView, status_of
+from hpc_elastic.report.timeline import timeline
 from hpc_elastic.slurm.run_jobs.job_start import NOT_REQUEUED, unrecorded_end
 from tests.report.test_run_status import job, state_of
 
@@ -32,6 +35,21 @@ def test_the_last_word_of_finish_counts(tmp_path: Path, log: str, reason: str) -
     Path(paths.batch_log.replace("%j", "7")).write_text(log)
     assert reason == unrecorded_end(paths, "7")
     assert "" == unrecorded_end(paths, "8")
+
+
+def test_a_cause_that_nothing_tells_is_not_called_by_hand() -> None:
+    """The next start has found the end; nobody has said that somebody requeued the job."""
+    back = Requeued(Epoch(0, 0, 0, 0), Cause.UNKNOWN)
+    began = EpochStarted(back.epoch, "7", ("n1",))
+    state, records = state_of(began, back), [Record(1, 0.0, "n1", began), Record(2, 0.0, "n1", back)]
+    shown = (
+        status_of(RunView(state, 0, "7", job("PENDING"), handed_back=back)).text,
+        *(moment.text for moment in timeline(records)[1:]),
+        restarts_text({Cause.UNKNOWN: 2}),
+    )
+    for text in shown:
+        assert "not known" in text or "unknown" in text
+        assert "by hand" not in text
 
 
 def test_status_tells_it() -> None:

@@ -80,7 +80,7 @@ def causes(state: RunState, epoch: Epoch, told: SlurmSays) -> list[tuple[Cause, 
         ((), SlurmSays(log=WORD.format("TIME LIMIT")), Cause.TIME_LIMIT, ()),
         ((ASKED,), SlurmSays(log=LOG), Cause.PREEMPTION, ()),  # finish was killed before it came to write
         ((ASKED, Drained(FIRST, Cause.TIME_LIMIT, 9, "")), SlurmSays(log=LOG), Cause.TIME_LIMIT, ()),
-        ((), SlurmSays(), Cause.REQUEUE, ()),  # the log is gone, and there is no accounting
+        ((), SlurmSays(), Cause.UNKNOWN, ()),  # the log is gone, and there is no accounting
     ],
 )
 def test_an_end_without_a_record_has_the_cause_that_is_told(
@@ -112,7 +112,7 @@ def test_starts_that_no_agent_has_begun_are_charged_too() -> None:
     )
     third = FIRST._replace(restart=3)
     found = [one.cause for one in of_job(state_of(BEGAN, ROUND), third, SlurmSays(log=log))]
-    assert [Cause.PREEMPTION, Cause.REQUEUE, Cause.TIME_LIMIT] == found
+    assert [Cause.PREEMPTION, Cause.UNKNOWN, Cause.TIME_LIMIT] == found
     assert [0, 1, 2] == [one.restart for one in of_job(RunState(), third, SlurmSays())]
     assert "PREEMPTION" in part_of(log, 0)
     assert "TIME LIMIT" not in part_of(log, 1)

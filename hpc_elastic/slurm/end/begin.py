@@ -47,7 +47,7 @@ def _charge_task(log: RunLog, start: Start, task: TaskStart, slurm: Slurm, say: 
         return []
     entry, why = unwritten.of_task(log.state, member, _told(start, task.restart, slurm))
     _write(log, entry)
-    cause = getattr(entry, "cause", Cause.REQUEUE)
+    cause = getattr(entry, "cause", Cause.UNKNOWN)
     say(f"an earlier start of this task has ended without a record ({cause.value}): {why}")
     return [cause]
 

@@ -7,7 +7,8 @@ The next start finds that out, and charges the end to its cause before it begins
     Slurm has named it in the batch log           -> that
     agents had been asked to leave                -> the cause of that
     the log is there, without any such word       -> the batch host was lost: Slurm tells all others there
-    else                                          -> not known, as a requeue by hand
+    Slurm's accounting has it as REQUEUED         -> a requeue by hand
+    else                                          -> not known
 
 Of a task of an array the end of its last start is charged to the round in which it was.
 """
@@ -35,6 +36,7 @@ from hpc_elastic.slurm.client.answers import PastStart
 from hpc_elastic.slurm.client.job_standing import due_to
 
 NOT_KNOWN = "nothing tells why"
+_BY_HAND = "REQUEUED"
 _SILENT = "neither Slurm nor an agent has said a word"
 _CAUSE_OF = {
     "NODE_FAIL": Cause.NODE_LOSS,
@@ -139,7 +141,9 @@ def _cause(state: RunState | None, row: PastStart | None, log: str) -> tuple[Cau
         return asked, "its agents had been asked to leave", False
     if is_silent and row is None:
         return Cause.NODE_LOSS, _SILENT, True
-    return Cause.REQUEUE, NOT_KNOWN, False
+    if row is not None and row.state == _BY_HAND:
+        return Cause.REQUEUE, f"Slurm has it as {row.state}", False
+    return Cause.UNKNOWN, NOT_KNOWN, False
 
 
 def entries_of(found: Iterable[Unwritten], state: RunState, epoch: Epoch, job_id: str) -> list[Entry]:
