@@ -53,6 +53,7 @@ _ORDINARY_TEXT = (  # before _key or _token: the words of data, models and progr
     "primary prng query random rng sep shuffle sort special start state stop target unique unk"
 )
 _ORDINARY = frozenset(_ORDINARY_TEXT.split())
+_OF_FILES = ("FILE", "PATH", "DIR")  # end the names of variables for files
 _NAME = r"[\w-]{2,80}"
 _VALUE = r"(?!['\"]?\$|\d{1,9}(?!\w)|-)(?:'[^']+'|\"[^\"]+\"|[^\s'\"&;,<>]+)"
 _SET = rf"(?<![\w-])()({_NAME})(=){_VALUE}"
@@ -61,7 +62,12 @@ _FIELD = rf"(['\"])({_NAME})(\1: (['\"]))[^'\"]+(?=\4)"
 
 
 def is_secret_name(name: str) -> bool:
-    """Tell whether a variable or an option of this name usually holds a secret; ``sort_key`` does not."""
+    """Tell whether a variable or an option of this name usually holds a secret.
+
+    ``sort_key`` does not, nor does one that names a file, as ``--password-file``.
+    """
+    if name.upper().endswith(_OF_FILES):
+        return False
     if re.fullmatch(_SURE_NAME, name):
         return True
     found = re.fullmatch(_USUAL_NAME, name)
@@ -91,8 +97,8 @@ def secret_values(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _is_path(name: str, value: str) -> bool:
-    """Tell whether a variable names the file that holds a secret."""
-    return value[:1] in ("/", "~", ".") and name.upper().endswith(("FILE", "PATH", "DIR", "CREDENTIALS"))
+    """Tell whether a variable with the name of credentials names the file that holds them."""
+    return value[:1] in ("/", "~", ".") and name.upper().endswith("CREDENTIALS")
 
 
 def without_values(text: str, values: Iterable[str]) -> str:

@@ -46,6 +46,7 @@ def test_a_secret_is_left_out_wherever_it_stands(secret: tuple[str, str]) -> Non
         "round 3: 4 workers on n1, n2; master n1:29500, newest checkpoint: step 44",
         "hpc-elastic submit --resume /scratch/alice/hpc_elastic_runs/train-20261128-101010-ab12",
         "passwords are not shown",
+        "--password-file /x/y does not exist; WANDB_API_KEY_FILE=/x/y SECRET_DIR=/a HF_TOKEN_PATH=/b",
         "basic pre-training, Basic train.py",
         "--key-padding left --token-dropout adaptive --checkpoint-key state_dict",
         "max_tokens=2k num_tokens=1_000_000_000 tokens=12345678901 tokens=3e9",
