@@ -78,26 +78,39 @@ class OwnFiles:
         Raises:
             UnfitFileError: others can write to its directory or, where it is to be read, to it.
         """
-        flags = os.O_RDONLY if mode == "rb" else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        with os.fdopen(_open_own(os.fspath(path), flags), mode) as stream:
+        path = os.fspath(path)
+        with os.fdopen(_open_own(path) if mode == "rb" else _open_new(path), mode) as stream:
             yield stream
 
 
-def _open_own(path: str, flags: int) -> int:
-    """Open a plain file of this user's or root's, to which no other can write, or make one."""
-    above, name = os.path.split(path)
-    directory = os.open(above, os.O_RDONLY | os.O_DIRECTORY | _FLAGS)
-    try:
-        _check(directory, above, stat.S_IFDIR)
-        fd = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | _FLAGS, _PRIVATE, dir_fd=directory)
-    finally:
-        os.close(directory)
+def _open_new(path: str) -> int:
+    """Open a file to write it, in a directory of this user's to which no other can write."""
+    with _own_directory(path) as (directory, name):
+        return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _FLAGS, _PRIVATE, dir_fd=directory)
+
+
+def _open_own(path: str) -> int:
+    """Open a plain file of this user's or root's, to which no other can write."""
+    with _own_directory(path) as (directory, name):
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | _FLAGS, dir_fd=directory)
     try:
         _check(fd, path, stat.S_IFREG)
     except BaseException:
         os.close(fd)
         raise
     return fd
+
+
+@contextmanager
+def _own_directory(path: str) -> Iterator[tuple[int, str]]:
+    """Give the checked directory of a file, as a descriptor, and the name of the file there."""
+    above, name = os.path.split(path)
+    directory = os.open(above, os.O_RDONLY | os.O_DIRECTORY | _FLAGS)
+    try:
+        _check(directory, above, stat.S_IFDIR)
+        yield directory, name
+    finally:
+        os.close(directory)
 
 
 def _check(fd: int, path: str, kind: int) -> None:
