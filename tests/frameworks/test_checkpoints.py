@@ -105,6 +105,7 @@ def in_run(tmp_path: Path) -> Callable[[int], tuple[list[dict[str, str]], list[C
     """Return a function that gives ranks a place in a run, and the agents' ends of their channels."""
 
     def place(world: int) -> tuple[list[dict[str, str]], list[Channel]]:
+        (tmp_path / "run").mkdir(exist_ok=True)
         channels = [Channel.create(str(tmp_path / f"channel-{rank}")) for rank in range(world)]
         run = {Env.RUN_DIR: str(tmp_path / "run"), Env.ROUND: "1", Env.CHECKPOINT: ""}
         return [{**run, Env.CHANNEL: channel.path} for channel in channels], channels
