@@ -169,6 +169,7 @@ def test_a_training_that_goes_on_ends_as_one_that_was_left_alone(
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(4, before.state)
     checkpoints.wait()
+    del checkpoints  # a program has one
     assert 4 == Checkpoints(tmp_path).load(again.state)
     assert before.seen()[:2] == again.seen()[:2]
     assert 0 == again.hooked
@@ -237,6 +238,7 @@ def test_groups_that_do_not_fit_are_refused(
     checkpoints.wait()
     other = make(layers())
     before = [one.tolist() for one in other["net"].parameters()]
+    del checkpoints  # a program has one
     with pytest.raises(InputError, match="." if steps else words):
         Checkpoints(tmp_path).load(other)
     assert before == [one.tolist() for one in other["net"].parameters()]
@@ -261,6 +263,7 @@ def test_groups_have_the_values_that_they_had_whatever_their_order(tmp_path: Pat
     checkpoints.save(1, one)
     checkpoints.wait()
     groups = other["o"].param_groups
+    del checkpoints  # a program has one
     Checkpoints(tmp_path).load(other)
     assert [0.3, 0.1, 0.2] == [group["lr"] for group in groups]
 
@@ -288,6 +291,7 @@ def test_what_is_loaded_lies_in_the_objects_of_the_program(tmp_path: Path) -> No
     names = {key: value for key, value in state.items() if key != "number"}
     inner = state["counts"]["by"], state["counts"]["by"]["epoch"], state["counts"]["by"]["epoch"][1]
     deep = state["with tensors"]["n"], state["with tensors"]["n"]["deep"], state["tensors"][0]
+    del checkpoints  # a program has one
     Checkpoints(tmp_path).load(state)
     assert str(made(2)) == str(state)
     assert all(value is state[key] for key, value in names.items())
@@ -311,6 +315,7 @@ def test_views_are_saved_as_they_are_seen(tmp_path: Path) -> None:
         checkpoints = Checkpoints(tmp_path / str(number))
         checkpoints.save(1, {"m": module})
         checkpoints.wait()
+        del checkpoints  # a program has one
         Checkpoints(tmp_path / str(number)).load({"m": again})
         assert module.view.tolist() == again.view.tolist()
 
