@@ -196,8 +196,7 @@ class LightningResume:
 
     def reached(self, step: int) -> None:
         """Take note that a step is complete."""
-        if self.memory.is_able:
-            self.memory.reached(step, self._state)
+        self.memory.reached(step, self._state)
 
 
 def _name(found: MemoryState) -> str:

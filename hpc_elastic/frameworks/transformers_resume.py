@@ -205,8 +205,8 @@ class TransformersResume:
 
     def reached(self, step: int) -> None:
         """Take note that a step is complete."""
+        self.memory.reached(step, self._state)
         if self.memory.is_able:
-            self.memory.reached(step, self._state)
             self.memory.note_own(step, random_states())
         self._resumed()
 

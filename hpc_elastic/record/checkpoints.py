@@ -417,13 +417,13 @@ def write_way_back(paths: RunPaths, back: WayBack) -> None:
 
 
 def went_back_since(paths: RunPaths, round_number: int) -> bool:
-    """Tell whether the run has gone back to an earlier step after a round.
+    """Tell whether the run has gone back to an earlier step in a round or after it.
 
     Raises:
         OSError: the directory of marks exists and cannot be listed.
     """
     backs = filter(None, map(parse_way_back, files.list_names(paths.checkpoints)))
-    return any(back.round > round_number for back in backs)
+    return any(back.place > (round_number, 0) for back in backs)
 
 
 def superseded(names: Iterable[str]) -> list[str]:

@@ -34,7 +34,7 @@ from hpc_elastic.frameworks.torch.trainer_memory import trainer_memory
 from hpc_elastic.testing.clock import FakeClock
 from hpc_elastic.testing.waiting import wait_until
 from hpc_elastic.worker.request_pipe import ask
-from tests.frameworks.expert_ranks import cut_otherwise, experts  # noqa: F401 - two of the functions
+from tests.frameworks.expert_ranks import cut_otherwise, experts, local_steps  # noqa: F401 - some of the functions
 
 BATCH = 24  # of all ranks
 

@@ -65,6 +65,38 @@ def experts(directory: str | None, kind: str, steps: int) -> dict[str, Any]:
     return {"start": start, "loaded": loaded, "seen": seen(), "is_able": is_able}
 
 
+def local_steps(kind: str) -> list[bool]:
+    """Train ranks whose parameters are equal at some steps; tell after each whether one keeps it for all.
+
+    Args:
+        kind: they are averaged after each step, and their momentum is not (``momentum``); or they are equal
+            up to step 2 (``late``), and a checkpoint is saved after step 3 (``save``).
+    """
+    torch.manual_seed(7)
+    net = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9 if kind == "momentum" else 0.0)
+    state = {"net": net, "optimizer": optimizer}
+    checkpoints = Checkpoints(every=None)
+    memory, found = checkpoints._memory, list[bool]()
+    assert memory is not None
+    assert memory.rescue is not None
+    for step in range(checkpoints.load(state), 4):
+        optimizer.zero_grad()
+        own = dist.get_rank() if kind == "momentum" or step >= 2 else 0
+        (net(torch.ones(1, 2)).sum() * (1 + own)).backward()
+        optimizer.step()
+        with torch.no_grad():
+            for one in net.parameters() if kind == "momentum" else ():
+                dist.all_reduce(one)
+                one.div_(2)
+        checkpoints.done(step + 1, state)
+        if kind == "save" and step == 2:
+            checkpoints.save(step + 1, state)
+            checkpoints.wait()
+        found.append(memory.rescue.is_able)
+    return found
+
+
 def cut_otherwise() -> str:
     """Return the error for a state of an optimizer that is cut into other parts than its parameter."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))

@@ -71,3 +71,51 @@ def epochs(directory: str) -> list[Any]:
     checkpoints.wait()
     names = [os.path.basename(saved.path) for saved in checkpoints.all()]
     return [error, newest.step if newest else None, newest and os.path.basename(newest.path), names[0]]
+
+
+def saved_twice() -> list[Any]:
+    """Save one step by two objects, one after the other; return the complete checkpoints after each."""
+    found, state = [], {"x": torch.zeros(1)}
+    for _ in (1, 2):
+        checkpoints = Checkpoints(every=None)
+        checkpoints.load(state)
+        checkpoints._saved = None  # as if it had loaded another one
+        checkpoints.save(5, state)
+        checkpoints.wait()
+        found.append([saved.step for saved in checkpoints.all()])
+        checkpoints._end_memory()
+    return found
+
+
+def gone_back(steps: int, is_back: bool) -> int:
+    """Go on from the newest state, make copies in memory, and go back to step 2; return where it began."""
+    state = {"x": torch.zeros(1)}
+    checkpoints = Checkpoints(every=None)
+    start = checkpoints.load(state)
+    _copied(checkpoints, state, steps)
+    if is_back:
+        worker.resumed(2)
+        checkpoints.done(3, state)
+    return start
+
+
+def one_after_the_other() -> list[Any]:
+    """Train by two objects, one after the other; return where each begins, and whether it has memory."""
+    found = []
+    for name, steps in (("first", 0), ("second", 10)):
+        state = {"x": torch.zeros(1)}
+        checkpoints = Checkpoints(every=None, name=name)
+        found.append([checkpoints.load(state), checkpoints._memory is not None])
+        _copied(checkpoints, state, steps)
+        checkpoints._end_memory()
+    return found
+
+
+def _copied(checkpoints: Checkpoints, state: dict[str, Any], steps: int) -> None:
+    """Make steps until there is a copy in memory, at the least so many."""
+    for step in range(1, steps + 1):
+        checkpoints.done(step, state)
+        copies = checkpoints._memory and checkpoints._memory.copies
+        if copies:
+            copies._background.join(60.0)
+            copies._next = 0

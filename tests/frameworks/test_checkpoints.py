@@ -105,7 +105,7 @@ def in_run(tmp_path: Path) -> Callable[[int], tuple[list[dict[str, str]], list[C
     """Return a function that gives ranks a place in a run, and the agents' ends of their channels."""
 
     def place(world: int) -> tuple[list[dict[str, str]], list[Channel]]:
-        (tmp_path / "run").mkdir(exist_ok=True)
+        (tmp_path / "run").mkdir(mode=0o700, exist_ok=True)  # as an agent has done
         channels = [Channel.create(str(tmp_path / f"channel-{rank}")) for rank in range(world)]
         run = {Env.RUN_DIR: str(tmp_path / "run"), Env.ROUND: "1", Env.CHECKPOINT: ""}
         return [{**run, Env.CHANNEL: channel.path} for channel in channels], channels
@@ -264,6 +264,22 @@ def test_what_each_rank_has_for_itself_comes_back_to_it(
     else:
         words = r"^InputError: .*: (net|optimizer)\..* was not the same on the 2 ranks that have saved the ch"
         assert re.match(words, other.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept_at"),
+    [
+        ("momentum", [False] * 4),
+        ("late", [True, True, True, False]),
+        ("save", [True, True, False, False]),
+    ],
+)
+def test_ranks_that_are_equal_for_a_moment_only_keep_no_state_for_others(
+    ranks: RankServer, in_run: Any, kind: str, kept_at: list[bool]
+) -> None:
+    """As in local SGD: their optimizers are compared too, and after more steps and at each save again."""
+    environ, _ = in_run(2)
+    assert [kept_at] * 2 == ranks.run(2, "local_steps", kind, environ=environ)
 
 
 def test_a_state_that_is_cut_otherwise_than_its_parameter_is_refused(ranks: RankServer) -> None:

@@ -15,6 +15,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import checkpoints as marks
 from hpc_elastic.record.checkpoint_files import failed_saves
 from hpc_elastic.record.saved import go_back, ways_back
+from hpc_elastic.worker.channel import Channel
 from tests.frameworks.ranks import RankServer
 
 pytestmark = [
@@ -106,6 +107,45 @@ def test_steps_that_begin_anew_are_refused_at_the_first(ranks: RankServer, tmp_p
     assert "step 1 comes after step 3" in found[0]
     assert "step = epoch * len(loader) + i" in found[0]
     assert [3, "step-3-0", "step-2-0-1"] == found[1:]
+
+
+def test_a_complete_checkpoint_is_not_saved_again(ranks: RankServer, in_run: Any) -> None:
+    """By another object of the same name: it stays as it is."""
+    assert [[[5], [5]]] * 2 == ranks.run(2, "saved_twice", environ=in_run(2))
+
+
+def with_agent(environ: Places, folder: Path) -> Places:
+    """Return the places with an agent's memory of the node."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    made = []
+    for own in environ:
+        channel = Channel.create(str(folder / own[Env.ROUND]))
+        channel.close()
+        made.append({**own, Env.CHANNEL: channel.path})
+    return made
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_copy_in_memory_that_a_program_has_gone_back_behind_is_left(
+    ranks: RankServer, tmp_path: Path, in_run: Any, is_back: bool
+) -> None:
+    """Also if it has gone back within its round; without a way back the copy counts."""
+    environ, begun = in_run(1), []
+    for number, steps, goes_back in ((1, 10, is_back), (2, 0, False)):
+        places = with_agent(next_round(environ, number), tmp_path / "memory")
+        begun += ranks.run(1, "gone_back", steps, goes_back, environ=places)
+    assert [0, 0 if is_back else 10] == begun
+
+
+def test_an_object_that_is_made_after_another_one_has_no_states_in_memory(
+    ranks: RankServer, tmp_path: Path, in_run: Any
+) -> None:
+    """The next start would take them for those of the first, which it makes first."""
+    environ, begun = in_run(1), []
+    for number in (1, 2):
+        places = with_agent(next_round(environ, number), tmp_path / "memory")
+        begun += ranks.run(1, "one_after_the_other", environ=places)
+    assert [[[0, True], [0, False]]] * 2 == begun
 
 
 def test_a_checkpoint_that_is_gone_is_passed_over(ranks: RankServer, tmp_path: Path, in_run: Any) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
-from hpc_elastic.errors import UnfitFileError
+from hpc_elastic.errors import StoreError, UnfitFileError
 from hpc_elastic.frameworks.saving import make_private
 from hpc_elastic.record.checkpoint_files import read_facts
 from hpc_elastic.store.plain_file import owner_name
@@ -46,6 +46,26 @@ def writer(checkpoint: Any, path: str) -> Any:
     made = checkpoint.FileSystemWriter(path)
     made.fs = OwnFiles(made.fs)
     return made
+
+
+def not_saved(step: int, path: str, error: BaseException) -> StoreError:
+    """Return the error of a save, with the words of the ranks that have failed.
+
+    Args:
+        step: of the checkpoint.
+        path: of the checkpoint.
+        error: on this rank; PyTorch's has those of all.
+    """
+    failures = getattr(error, "failures", None)  # of all ranks, with their stacks: torch's
+    first: BaseException = error
+    by = ""
+    if failures:
+        rank, (first, _) = next(iter(failures.items()))
+        by = f" on rank {rank}"
+    return StoreError(
+        f"the checkpoint of step {step} was not saved{by}: {type(first).__name__}: {first}: {path}",
+        errno=getattr(first, "errno", None),
+    )
 
 
 class OwnFiles:

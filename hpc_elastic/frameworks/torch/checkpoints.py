@@ -15,7 +15,7 @@ from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import InputError, StoreError
 from hpc_elastic.frameworks.saving import KEEP, Saves, check_memory, check_positive, checked_total
 from hpc_elastic.frameworks.torch.background import END_S, Background, HostCopies
-from hpc_elastic.frameworks.torch.checkpoint_files import writer
+from hpc_elastic.frameworks.torch.checkpoint_files import not_saved, writer
 from hpc_elastic.frameworks.torch.file_source import FileSource
 from hpc_elastic.frameworks.torch.memory.node_memory import NodeMemory, RoundStart
 from hpc_elastic.frameworks.torch.pace import RetryPace, SavePace, past_disturbances
@@ -291,6 +291,10 @@ class Checkpoints:
         ranks = self._ranks
         found = digests(self._lib, copy) if ranks.size > 1 else {}
         names = differing(self._lib, ranks, found, ranks.group_of_saves)
+        memory, tensor = self._memory, self._lib.torch.Tensor  # the loop may leave the memory
+        own = sorted(one for one in names if one not in statistics or not isinstance(copy.get(one), tensor))
+        if own and memory is not None:
+            memory.differs(own[0])
         return parted(self._lib, copy, ranks.rank, names, statistics) if names else copy
 
     def _write(self, copy: dict[str, Any], save: _Save, statistics: frozenset[str]) -> None:
@@ -299,6 +303,8 @@ class Checkpoints:
         Raises:
             StoreError: a rank could not write its part or its mark: all ranks get it.
         """
+        if any(self._ranks.each_told(self._ranks.rank == 0 and self._is_there(save.path))):
+            return
         try:
             self._write_part(copy, save, statistics)
         except BaseException as error:
@@ -313,6 +319,12 @@ class Checkpoints:
         if self._ranks.rank == 0:
             self._saves.remove_old()
 
+    def _is_there(self, path: str) -> bool:
+        """Tell whether an object that was made before has saved a complete checkpoint at a path."""
+        with suppress(OSError, InputError):
+            return _is_whole(path) and path in self._saves.complete()
+        return False
+
     def _write_part(self, copy: dict[str, Any], save: _Save, statistics: frozenset[str]) -> None:
         """Write this rank's part, mark it when the parts of all ranks are on disk, and wait for all marks."""
         group, lib = self._ranks.group_of_saves, self._lib.checkpoint
@@ -326,9 +338,8 @@ class Checkpoints:
                 no_dist=group is None,
             )
         except BaseException as error:
-            raise _not_saved(save, error) from error
-        failed = next(filter(None, self._ranks.each_told(self._mark(save))), None)
-        if failed is not None:
+            raise not_saved(save.step, save.path, error) from error
+        for failed in filter(None, self._ranks.each_told(self._mark(save))):
             raise failed
 
     def _mark(self, save: _Save) -> StoreError | None:
@@ -337,7 +348,7 @@ class Checkpoints:
                 write_facts(save.path, self._facts(save))
             self._saves.mark(save.step, save.path)
         except OSError as error:
-            return _not_saved(save, error)
+            return not_saved(save.step, save.path, error)
         return None
 
     def _facts(self, save: _Save) -> CheckpointFacts:
@@ -534,10 +545,13 @@ class Checkpoints:
 
 
 _live: WeakSet[Checkpoints] = WeakSet()  # those of this program
+_owners: set[tuple[str, str]] = set()  # of all that it has made, those too that have come to their end
 
 
 def _is_alone(made: Checkpoints) -> bool:
     """Take note of an object; tell whether it is the only one. Of several none has states in memory.
+
+    Nor has one that is made after the end of another, which at the next start would take them for its own.
 
     Raises:
         InputError: there is another one of its name.
@@ -555,11 +569,12 @@ def _is_alone(made: Checkpoints) -> bool:
             fix='give each one a name: Checkpoints(name="generator"), Checkpoints(name="discriminator"); or '
             "delete the first one before you make it again",
         )
-    others = [one for one, (of, _) in owners.items() if of == run]
-    for one in others:
-        one._leave_memory()  # noqa: SLF001
+    for one, (of, _) in owners.items():
+        if of == run:
+            one._leave_memory()  # noqa: SLF001
     _live.add(made)
-    return not others
+    _owners.add(owner)
+    return all(of != run or one == name for of, one in _owners)
 
 
 def _next_start(directory: str | os.PathLike[str] | None, name: str) -> int:
@@ -581,20 +596,6 @@ def _times(path: str | None) -> SaveTimes | None:
     """Return the time that the save of a checkpoint has taken; None if that is not known."""
     facts = None if path is None else read_facts(path)
     return None if facts is None else SaveTimes(facts.blocked_s, facts.took_s)
-
-
-def _not_saved(save: _Save, error: BaseException) -> StoreError:
-    """Return the error of a save, with the words of the ranks that have failed."""
-    failures = getattr(error, "failures", None)  # of all ranks, with their stacks: torch's
-    first: BaseException = error
-    by = ""
-    if failures:
-        rank, (first, _) = next(iter(failures.items()))
-        by = f" on rank {rank}"
-    return StoreError(
-        f"the checkpoint of step {save.step} was not saved{by}: {type(first).__name__}: {first}: {save.path}",
-        errno=getattr(first, "errno", None),
-    )
 
 
 def _text_at_end(error: BaseException) -> str:

@@ -64,14 +64,17 @@ class OptimizerState:
         }
         self._start = f"{name}.state."
 
-    def leaves(self) -> Iterator[Entry]:
+    def leaves(self, most: int | None = None) -> Iterator[Entry]:
         """Yield the values of the state, by name.
+
+        Args:
+            most: about so many parameters are enough, spread evenly; None: all.
 
         Raises:
             RefusedStateError: a value belongs to a tensor that is no parameter of the module, or has no name.
         """
         state = self._optimizer.state
-        for key in state:
+        for key in [*state][:: 1 if most is None else max(1, len(state) // most)]:
             if isinstance(state[key], dict) and not state[key]:
                 continue  # none was made yet
             for leaf in state_leaves(state, key, f"{self._start}{self._owner(key)}"):

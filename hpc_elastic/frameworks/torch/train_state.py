@@ -41,6 +41,7 @@ from hpc_elastic.named_tuple import NamedTuple
 logger = logging.getLogger(__name__)
 
 _SHOWN = 3  # differences in an error
+_SAMPLED = 256  # parameters whose states are compared between ranks
 _FIX = (
     "load it into the model, optimizers and dtypes that it was saved from, or begin a new run; "
     "without a run: give another directory"
@@ -300,8 +301,18 @@ class TrainState:
         return tree, found
 
     def replicated(self) -> Iterator[tuple[str, Any]]:
-        """Yield the parameters of modules and the tensors that are not cut into parts, by name."""
+        """Yield parameters, some states of optimizers, and tensors that are not cut into parts, by name.
+
+        Raises:
+            RefusedStateError: as by `optimizer` and its leaves.
+        """
         for entry in self._entries:
+            if self.is_read(entry):
+                yield from (
+                    (leaf.name, leaf.value)
+                    for leaf in self.optimizer(entry).leaves(_SAMPLED)
+                    if isinstance(leaf.value, self._lib.torch.Tensor) and not hasattr(leaf.value, "to_local")
+                )
             value, found = entry.value, dict[Any, str]()
             if isinstance(value, self._lib.torch.nn.Module):
                 named = ModuleNames(value).parameters().items()

@@ -337,7 +337,8 @@ class NodeMemory:
         self._lib, self._ranks = lib, ranks
         self.rescue: Rescue | None = new_rescue(lib, ranks, environ) if rescue else None
         self.copies: MemoryCopies | None = None
-        self._is_compared = ranks.size == 1
+        self._compares = rescue and ranks.size > 1
+        self._steps = 0  # since the round has begun
         self.recovered: tuple[int, ...] = ()  # the rounds whose fault has lost next to nothing
         self._folder = ""
         channel, run_dir = environ.get(Env.CHANNEL), environ.get(Env.RUN_DIR)
@@ -352,8 +353,8 @@ class NodeMemory:
 
     def reached(self, step: int, state: State) -> None:
         """Take note that a step is complete."""
-        if not self._is_compared:
-            self._is_compared = True
+        self._steps += 1
+        if self._compares and self._steps & (self._steps - 1) == 0:
             self._compare(state)
         if self.rescue is not None:
             self.rescue.reached(step, state)
@@ -361,12 +362,25 @@ class NodeMemory:
             self.copies.reached(step, state, is_rescued=self.rescue is not None and self.rescue.is_able)
 
     def _compare(self, state: State) -> None:
-        """Keep no state of one rank for all if they differ; all ranks call it after their first step."""
+        """Keep no state of one rank for all if they differ; all ranks call it.
+
+        That is after 1, 2, 4, 8 ... steps: ranks may be equal for a moment, and begin to differ late.
+        """
         tensors = list[tuple[str, Any]]()
         with suppress(HpcElasticError):  # the state is refused where it is used
             tensors = [*TrainState(self._lib, state).replicated()]
         name = own_parameter(self._lib, self._ranks, tensors)
-        if name and self.rescue is not None:
+        if name:
+            self._compares = False
+            self.differs(name)
+
+    def differs(self, name: str) -> None:
+        """Keep no state of one rank for all, as they differ; all ranks call it, a thread may.
+
+        Args:
+            name: of a tensor that does.
+        """
+        if self.rescue is not None and self.rescue.is_able:
             self.rescue.stop()
             is_news = self._ranks.rank == 0 and self.copies is None
             tell_not_kept(f"{name} differs between ranks, and no rank holds the whole state", is_news=is_news)
@@ -379,7 +393,8 @@ class NodeMemory:
             self.copies.saved(step)
 
     def stop(self) -> None:
-        """Keep nothing from now on."""
+        """Keep nothing from now on; all ranks call it."""
+        self._compares = False
         if self.rescue is not None:
             self.rescue.stop()
         if self.copies is not None:
