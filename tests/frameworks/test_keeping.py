@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 
 torch: Any = pytest.importorskip("torch")
+from hpc_elastic.frameworks.torch.memory.node_memory import NodeMemory  # noqa: E402
 from hpc_elastic.frameworks.torch.memory.rescue import Rescue  # noqa: E402
 from hpc_elastic.frameworks.torch.memory.rescued import MemorySource, Rescued, found_in  # noqa: E402
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups  # noqa: E402
 from hpc_elastic.frameworks.torch.train_state import load_torch  # noqa: E402
+from hpc_elastic.ids import Env  # noqa: E402
 from hpc_elastic.worker.channel import Channel  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -97,6 +100,18 @@ def test_the_state_of_the_newest_step_is_kept(program: Program, caplog: pytest.L
     caplog.clear()
     assert [2] == program.kept()
     assert "" == caplog.text
+
+
+def test_a_folder_that_was_wiped_is_no_failure_of_a_save(tmp_path: Path) -> None:
+    """Others may empty /dev/shm; the checkpoint is durable."""
+    folder = tmp_path / "memory"
+    folder.mkdir()
+    Channel.create(str(folder / "1.0")).close()
+    environ = {Env.CHANNEL: str(folder / "1.0"), Env.RUN_DIR: str(tmp_path), Env.ROUND: "1"}
+    memory = NodeMemory(load_torch(), RankGroups(0, 1, None), environ, rescue=True, copies=True)
+    shutil.rmtree(folder)
+    memory.saved(1)
+    memory.stop()
 
 
 def test_without_a_step_nothing_is_kept_and_nothing_is_said(

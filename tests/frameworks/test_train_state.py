@@ -169,7 +169,7 @@ def test_a_training_that_goes_on_ends_as_one_that_was_left_alone(
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(4, before.state)
     checkpoints.wait()
-    del checkpoints  # a program has one
+    del checkpoints
     assert 4 == Checkpoints(tmp_path).load(again.state)
     assert before.seen()[:2] == again.seen()[:2]
     assert 0 == again.hooked
@@ -236,9 +236,9 @@ def test_groups_that_do_not_fit_are_refused(
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, saved)
     checkpoints.wait()
+    del checkpoints
     other = make(layers())
     before = [one.tolist() for one in other["net"].parameters()]
-    del checkpoints  # a program has one
     with pytest.raises(InputError, match="." if steps else words):
         Checkpoints(tmp_path).load(other)
     assert before == [one.tolist() for one in other["net"].parameters()]
@@ -262,8 +262,8 @@ def test_groups_have_the_values_that_they_had_whatever_their_order(tmp_path: Pat
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, one)
     checkpoints.wait()
+    del checkpoints
     groups = other["o"].param_groups
-    del checkpoints  # a program has one
     Checkpoints(tmp_path).load(other)
     assert [0.3, 0.1, 0.2] == [group["lr"] for group in groups]
 
@@ -287,16 +287,46 @@ def test_what_is_loaded_lies_in_the_objects_of_the_program(tmp_path: Path) -> No
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, made(2))
     checkpoints.wait()
+    del checkpoints
     state = made(0)
     names = {key: value for key, value in state.items() if key != "number"}
     inner = state["counts"]["by"], state["counts"]["by"]["epoch"], state["counts"]["by"]["epoch"][1]
     deep = state["with tensors"]["n"], state["with tensors"]["n"]["deep"], state["tensors"][0]
-    del checkpoints  # a program has one
     Checkpoints(tmp_path).load(state)
     assert str(made(2)) == str(state)
     assert all(value is state[key] for key, value in names.items())
     assert ({"epoch": [2, {"of": 2}]}, [2, {"of": 2}], {"of": 2}) == inner
     assert ({"deep": [2]}, [2], [2, 2]) == (*deep[:2], deep[2].tolist())
+
+
+def _aliased() -> dict[str, Any]:
+    net, row = layers(), [0]
+    groups = [{"params": [*layer.parameters()]} for layer in net]
+    optimizer = torch.optim.Adam(groups, lr=torch.tensor(0.5), foreach=False)
+    return {"net": net, "optimizer": optimizer, "rows": [row, row], "more": {"row": row}}
+
+
+@pytest.mark.parametrize("differ", [False, True])
+def test_an_object_at_several_places_gets_no_value_of_another_place(tmp_path: Path, differ: bool) -> None:
+    """As a learning rate of all groups: what differs is loaded so, else it stays one."""
+    state = _aliased()
+    first, second, *_ = state["optimizer"].param_groups
+    if differ:
+        second["lr"] = torch.tensor(0.25)
+        state["rows"][1] = [1]
+        state["more"]["row"] = [2]
+    checkpoints = Checkpoints(tmp_path, every=None)
+    checkpoints.load(state)
+    checkpoints.save(1, state)
+    checkpoints.wait()
+    del checkpoints
+    other = _aliased()
+    assert 1 == Checkpoints(tmp_path, every=None).load(other)
+    loaded, more, *_ = other["optimizer"].param_groups
+    assert [first["lr"], second["lr"]] == [loaded["lr"], more["lr"]]
+    assert [state["rows"], state["more"]] == [other["rows"], other["more"]]
+    assert (not differ) == (loaded["lr"] is more["lr"])
+    assert (not differ) == (other["rows"][0] is other["more"]["row"])
 
 
 def test_views_are_saved_as_they_are_seen(tmp_path: Path) -> None:
@@ -315,7 +345,7 @@ def test_views_are_saved_as_they_are_seen(tmp_path: Path) -> None:
         checkpoints = Checkpoints(tmp_path / str(number))
         checkpoints.save(1, {"m": module})
         checkpoints.wait()
-        del checkpoints  # a program has one
+        del checkpoints
         Checkpoints(tmp_path / str(number)).load({"m": again})
         assert module.view.tolist() == again.view.tolist()
 

@@ -13,9 +13,9 @@ from typing import Any
 from hpc_elastic.frameworks.torch.trees import (
     WHERE,
     Entry,
+    Filling,
     Path,
     RefusedStateError,
-    filled,
     global_word,
     path_of,
     rebuilt,
@@ -211,12 +211,13 @@ class OptimizerState:
                 fix=_FIX,
             )
 
-    def set(self, found: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> None:
+    def set(self, found: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], filling: Filling) -> None:
         """Give the optimizer a state.
 
         Args:
             found: the values by name.
             groups: of parameters, as `matched`.
+            filling: of all objects of the training.
         """
         trees: dict[Any, list[tuple[Path, Any]]] = {}
         for name, value in found.items():
@@ -226,10 +227,10 @@ class OptimizerState:
         for owner in [one for one in state if one not in trees]:
             del state[owner]
         for owner, values in trees.items():
-            state[owner] = filled(state.get(owner), rebuilt(values))
+            state[owner] = filling.filled(state.get(owner), rebuilt(values))
         for (group, _), saved in zip(self._groups, groups, strict=True):
             for key in saved.keys() - {"params"}:
-                group[key] = filled(group.get(key), saved[key])
+                group[key] = filling.filled(group.get(key), saved[key])
 
 
 def _shown(groups: Any) -> str:

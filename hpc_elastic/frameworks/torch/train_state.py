@@ -30,9 +30,9 @@ from hpc_elastic.frameworks.torch.trees import (
     OWN,
     WHERE,
     Entry,
+    Filling,
     ModuleNames,
     RefusedStateError,
-    filled,
     has_state,
     leaves,
 )
@@ -396,9 +396,10 @@ class TrainState:
         source.fill(loaded)
         for name, leaf in found.items():
             leaf.owner[leaf.key] = loaded[name]
+        filling = Filling()
         with self._lib.torch.no_grad():
             for entry in self._entries:
-                self._set(entry, trees[entry.name], own)
+                self._set(entry, trees[entry.name], own, filling)
 
     def _compare(self, path: str, found: dict[str, Entry], stored: Mapping[str, Any]) -> None:
         """Refuse a checkpoint that is not one of these objects.
@@ -497,18 +498,18 @@ class TrainState:
             return value.tolist() if value.dtype.hasobject else value.tobytes()
         return bytes(value.detach().cpu().contiguous().reshape(-1).view(self._lib.torch.uint8).numpy())
 
-    def _set(self, entry: Entry, tree: dict[str, Any], own: dict[str, Any]) -> None:
+    def _set(self, entry: Entry, tree: dict[str, Any], own: dict[str, Any], filling: Filling) -> None:
         value = entry.value
         if isinstance(value, self._lib.torch.nn.Module):
             value.load_state_dict(tree)
         elif self.is_read(entry):
-            self.optimizer(entry).set(tree, own[entry.name])
+            self.optimizer(entry).set(tree, own[entry.name], filling)
         elif isinstance(value, self._lib.torch.Tensor) or entry.name not in own:
             pass  # loaded in place, or it begins anew
         elif has_state(value):
             value.load_state_dict(own[entry.name])
         else:
-            entry.owner[entry.key] = filled(value, own[entry.name])
+            entry.owner[entry.key] = filling.filled(value, own[entry.name])
 
 
 def pickled(lib: Torch, value: Any) -> bytes:

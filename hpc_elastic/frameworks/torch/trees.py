@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import pickle
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -202,32 +203,51 @@ def rebuilt(values: Iterable[tuple[Path, Any]]) -> Any:
     return in_order if kind == "[" else tuple(in_order)
 
 
-def filled(own: Any, value: Any) -> Any:
-    """Return a program's own object with the content of a value; the value itself if it is of another kind.
+class Filling:
+    """Fills a program's own objects with values that were loaded.
 
     Dicts, lists, sets, queues, arrays and tensors keep their identity, as a program may have other names for
-    them.
+    them. One that stands at several places, as a learning rate of all groups may, is filled once: values that
+    differ by then are objects of their own.
     """
-    if own is value:
-        return own
-    if isinstance(own, dict) and isinstance(value, dict):
-        content = {key: filled(own.get(key), one) for key, one in value.items()}
-        own.clear()
-        own.update(content)
-    elif isinstance(own, list) and isinstance(value, list):
-        known = [*own, *[None] * len(value)]
-        own[:] = [filled(known[number], one) for number, one in enumerate(value)]
-    elif isinstance(own, set | deque | bytearray) and type(own) is type(value):
-        own.clear()
-        (own.update if isinstance(own, set) else own.extend)(value)
-    elif _is_of_one_form(own, value):
-        if hasattr(own, "untyped_storage"):
+
+    def __init__(self) -> None:
+        self._filled: dict[int, tuple[Any, Any]] = {}  # by identity: the object and its value
+
+    def filled(self, own: Any, value: Any) -> Any:
+        """Return an object with the content of a value; the value itself if it is of another kind."""
+        if own is value or not _can_be_filled(own, value):
+            return value
+        if id(own) in self._filled:
+            return own if _is_same(self._filled[id(own)][1], value) else value
+        self._filled[id(own)] = own, value
+        if isinstance(own, dict):
+            content = {key: self.filled(own.get(key), one) for key, one in value.items()}
+            own.clear()
+            own.update(content)
+        elif isinstance(own, list):
+            before = [*own, *[None] * len(value)]
+            own[:] = [self.filled(before[number], one) for number, one in enumerate(value)]
+        elif isinstance(own, set | deque | bytearray):
+            own.clear()
+            (own.update if isinstance(own, set) else own.extend)(value)
+        elif hasattr(own, "untyped_storage"):
             own.detach().copy_(value)
         else:
             own[...] = value
-    else:
-        return value
-    return own
+        return own
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Tell whether two values that were loaded have the same content."""
+    return one is other or pickle.dumps(one) == pickle.dumps(other)
+
+
+def _can_be_filled(own: Any, value: Any) -> bool:
+    if any(isinstance(own, kind) and isinstance(value, kind) for kind in (dict, list)):
+        return True
+    is_of_one_kind = isinstance(own, set | deque | bytearray) and type(own) is type(value)
+    return is_of_one_kind or _is_of_one_form(own, value)
 
 
 def _is_of_one_form(own: Any, value: Any) -> bool:

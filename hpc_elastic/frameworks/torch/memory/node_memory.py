@@ -387,10 +387,11 @@ class NodeMemory:
 
     def saved(self, step: int) -> None:
         """Take note that a checkpoint is durable."""
-        if self.rescue is not None:
-            self.rescue.saved(step)
-        if self.copies is not None:
-            self.copies.saved(step)
+        with suppress(OSError):  # what stays is older, or the folder was wiped
+            if self.rescue is not None:
+                self.rescue.saved(step)
+            if self.copies is not None:
+                self.copies.saved(step)
 
     def stop(self) -> None:
         """Keep nothing from now on; all ranks call it."""
