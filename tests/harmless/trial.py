@@ -186,13 +186,17 @@ class Trial:
             nonlocal count
             count += 1
             if (count > 1 or self.round > 1) and self._due("failed save"):
-                raise OSError(28, "No space left on device")
+                options["storage_writer"].write_data = _full_disk  # between the calls that all ranks make
             found = save(*args, **options)
             if (count > 1 or self.round > 1) and self._due("save"):
                 os.kill(os.getpid(), signal.SIGKILL)
             return found
 
         torch.distributed.checkpoint.save = saved
+
+
+def _full_disk(*_: Any) -> None:
+    raise OSError(28, "No space left on device")
 
 
 class Troubled:

@@ -68,6 +68,14 @@ def not_saved(step: int, path: str, error: BaseException) -> StoreError:
     )
 
 
+def text_at_end(error: BaseException) -> str:
+    """Return the text of an error of the last save that a program has not asked for."""
+    return (
+        f"hpc_elastic: the last save of the program has failed: {error}\n"
+        "  fix: call checkpoints.wait() before the program ends, and before destroy_process_group"
+    )
+
+
 class OwnFiles:
     """Stands in for PyTorch's access to files.
 

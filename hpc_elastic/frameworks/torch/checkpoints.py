@@ -15,7 +15,7 @@ from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import InputError, StoreError
 from hpc_elastic.frameworks.saving import KEEP, Saves, check_memory, check_positive, checked_total
 from hpc_elastic.frameworks.torch.background import END_S, Background, HostCopies
-from hpc_elastic.frameworks.torch.checkpoint_files import not_saved, writer
+from hpc_elastic.frameworks.torch.checkpoint_files import not_saved, text_at_end, writer
 from hpc_elastic.frameworks.torch.file_source import FileSource
 from hpc_elastic.frameworks.torch.memory.node_memory import NodeMemory, RoundStart
 from hpc_elastic.frameworks.torch.pace import RetryPace, SavePace, past_disturbances
@@ -134,7 +134,7 @@ class Checkpoints:
         self._pace = SavePace(self._clock, self._ranks.told) if every == AUTO else None
         self._times: SaveTimes | None = None  # of the last complete save
         self._copies = HostCopies(self._lib)
-        self._background = Background("hpc_elastic checkpoint", at_end=_text_at_end)
+        self._background = Background("hpc_elastic checkpoint", at_end=text_at_end)
         self._retry = RetryPace(self._ranks.told, self._background.look)
         self._memory: NodeMemory | None = None
         if _is_alone(self) and (rescue or memory) and worker.run_dir() is not None:
@@ -148,14 +148,12 @@ class Checkpoints:
         self._is_retry = False  # the last save
         self._newest = worker.branch(), 0  # step of the program, and how often it had gone back
         self._failed = 0  # saves in a row
-        self.stopped = False
-        self.blocked_s = 0.0
+        self.stopped, self.blocked_s = False, 0.0
 
     @property
     def _owner(self) -> tuple[str, str]:
         """The run or directory, and the name of this object."""
-        root = worker.run_dir()
-        return (self._saves.directory if root is None else root, self._saves.name)
+        return (worker.run_dir() or self._saves.directory, self._saves.name)
 
     def _leave_memory(self) -> None:
         """Keep no state in memory from now on."""
@@ -303,7 +301,7 @@ class Checkpoints:
         Raises:
             StoreError: a rank could not write its part or its mark: all ranks get it.
         """
-        if any(self._ranks.each_told(self._ranks.rank == 0 and self._is_there(save.path))):
+        if self._is_there(save):
             return
         try:
             self._write_part(copy, save, statistics)
@@ -314,16 +312,25 @@ class Checkpoints:
             raise
         self._note(None)
         self._times = SaveTimes(save.blocked_s, self._clock.monotonic() - save.began)
-        if self._memory is not None:
-            self._memory.saved(save.step)
+        memory = self._memory  # the loop may leave it
+        if memory is not None:
+            memory.saved(save.step)
         if self._ranks.rank == 0:
             self._saves.remove_old()
 
-    def _is_there(self, path: str) -> bool:
-        """Tell whether an object that was made before has saved a complete checkpoint at a path."""
+    def _is_there(self, save: _Save) -> bool:
+        """Tell whether an object that was made before has saved the same step; all ranks call it (thread).
+
+        Raises:
+            StoreError: a rank does not answer.
+        """
+        is_mine = False
         with suppress(OSError, InputError):
-            return _is_whole(path) and path in self._saves.complete()
-        return False
+            is_mine = self._ranks.rank == 0 and _is_whole(save.path) and save.path in self._saves.complete()
+        try:
+            return any(self._ranks.each_told(is_mine))
+        except RuntimeError as error:
+            raise not_saved(save.step, save.path, error) from error
 
     def _write_part(self, copy: dict[str, Any], save: _Save, statistics: frozenset[str]) -> None:
         """Write this rank's part, mark it when the parts of all ranks are on disk, and wait for all marks."""
@@ -596,10 +603,3 @@ def _times(path: str | None) -> SaveTimes | None:
     """Return the time that the save of a checkpoint has taken; None if that is not known."""
     facts = None if path is None else read_facts(path)
     return None if facts is None else SaveTimes(facts.blocked_s, facts.took_s)
-
-
-def _text_at_end(error: BaseException) -> str:
-    return (
-        f"hpc_elastic: the last save of the program has failed: {error}\n"
-        "  fix: call checkpoints.wait() before the program ends, and before destroy_process_group"
-    )
