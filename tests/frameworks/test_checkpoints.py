@@ -246,6 +246,21 @@ def test_a_refusal_that_no_restart_can_change_ends_the_run(
         assert re.search(r"\d+ of \d+ tensors differ from those in the checkpoint .*/saved/step-2-1: ", text)
 
 
+def test_a_checkpoint_that_others_can_write_to_ends_the_run(
+    ranks: RankServer, tmp_path: Path, in_run: Any
+) -> None:
+    """A restart finds it as it is; the reason has the command that mends it."""
+    environ, (channel,) = in_run(1)
+    ranks.run(1, "train", None, "ddp", 2, 2, environ=environ)
+    path = tmp_path / "run" / "saved" / "step-2-1"
+    path.chmod(0o702)
+    again = [{**environ[0], Env.CHECKPOINT: marks.to_env(marks.latest(RunPaths(tmp_path / "run")))}]
+    ((kind, *_),) = ranks.run(1, "load_other", None, {}, environ=again)
+    assert "UnfitFileError" == kind
+    assert channel.word[0] == GIVE_UP
+    assert f"chmod -R go-w {path}" in channel.word[1]
+
+
 @pytest.mark.parametrize("kind", ["values", "shapes", "names", "statistics"])
 def test_what_each_rank_has_for_itself_comes_back_to_it(
     ranks: RankServer, tmp_path: Path, in_run: Any, kind: str

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hpc_elastic import worker
+from hpc_elastic.errors import UnfitFileError
 from hpc_elastic.frameworks.torch.optimizer_state import has_own_state_dict
 from hpc_elastic.frameworks.torch.trees import WHERE, Entry, RefusedStateError, has_state
 
@@ -16,9 +17,9 @@ def ending_the_run() -> Iterator[None]:
     """End the run at a refusal, as no restart helps."""
     try:
         yield
-    except RefusedStateError as error:
+    except (RefusedStateError, UnfitFileError) as error:
         if worker.attached():
-            worker.give_up(error.message)
+            worker.give_up(error.message if isinstance(error, RefusedStateError) else str(error))
         raise
 
 

@@ -387,7 +387,7 @@ class NodeMemory:
 
     def saved(self, step: int) -> None:
         """Take note that a checkpoint is durable."""
-        with suppress(OSError):  # what stays is older, or the folder was wiped
+        with suppress(OSError):  # the folder was wiped; or older states stay, which do not count
             if self.rescue is not None:
                 self.rescue.saved(step)
             if self.copies is not None:
