@@ -372,7 +372,7 @@ def rescue(steps: int, how: str = "asked", choices: dict[str, Any] | None = None
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     elif how == "goes on":
         _go_on_while_it_is_kept(training, checkpoints, start + steps, begun)
-    elif steps:
+    elif steps and not how.startswith("another t"):  # it is kept already, or never
         assert ask(own._channel)
         wait_until(lambda: not own._channel.keeper, "the state to be kept", timeout_s=60.0)
     own._at_end()
@@ -391,7 +391,7 @@ def _go_on_otherwise(how: str, training: Training, checkpoints: Checkpoints, ste
     elif how == "another tensor":
         _keep_as_a_step_is_noted(training, checkpoints, step)
     elif how == "another training":
-        Checkpoints(every=None)
+        Checkpoints(every=None, name="other")
 
 
 def _keep_as_a_step_is_noted(training: Training, checkpoints: Checkpoints, step: int) -> None:
