@@ -408,13 +408,14 @@ class Slurm:
             rows = []
         return rows if rows and answers.has_states(rows) else self._table(answers.OLD_STATES, *words)
 
-    def node_states(self, names: Sequence[str], job_ref: str) -> dict[str, LostNodeState]:
+    def node_states(self, names: Sequence[str], job_ref: str | None) -> dict[str, LostNodeState]:
         """Return Slurm's answer about nodes that a job had at first, by name; unknown ones are left out.
 
-        A job that ends has given all its nodes back, or is about to: then none counts as taken from it.
+        A job that ends has given all its nodes back, or is about to: then none counts as taken from it. The
+        same holds for an earlier start of a job (None), whose nodes Slurm does not know any more.
         """
-        job = self.show_job(job_ref) or {}
-        ends = parse.job_state(job.get("JobState", "")) in _RELEASING
+        job = {} if job_ref is None else self.show_job(job_ref) or {}
+        ends = job_ref is None or parse.job_state(job.get("JobState", "")) in _RELEASING
         listed = job.get("NodeList", "")
         kept = hostlist.expand(listed) if listed not in ("", "(null)") else ()
         return {

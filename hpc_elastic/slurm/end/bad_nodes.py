@@ -74,7 +74,7 @@ def begin_with_nodes(finish: Finish, say: Say) -> Ended | None:
         return ended
     blamed = node_faults(finish.log.records, start.paths.name)
     last = start.epoch._replace(restart=start.restarts - 1)
-    if note_taken(finish.log, blamed, last, start.job_ref, slurm, say):
+    if note_taken(finish.log, blamed, last, None, slurm, say):
         look_after(start.paths, blamed, start.job_ref, slurm, finish.clock, say)
     return ended
 

@@ -282,7 +282,7 @@ def without_suspects(wanted: SubmitRequest, slurm: Slurm, clock: Clock, say: Say
 
 
 def note_taken(
-    log: RunLog, blamed: Iterable[Blamed], epoch: Epoch, job_ref: str, slurm: Slurm, say: Say
+    log: RunLog, blamed: Iterable[Blamed], epoch: Epoch, job_ref: str | None, slurm: Slurm, say: Say
 ) -> bool:
     """Write into the records which nodes of a start were taken by a command to Slurm.
 
@@ -291,8 +291,8 @@ def note_taken(
     Args:
         log: the journal of the run, as it was read; the answer is written into it.
         blamed: the faults of nodes in it.
-        epoch: the start of its job, while Slurm still knows its nodes.
-        job_ref: the job.
+        epoch: the start of its job.
+        job_ref: the job, while Slurm still knows the nodes of that start; else None.
         slurm: Slurm's commands.
         say: prints a line.
 
@@ -313,7 +313,9 @@ def _lost(blamed: Iterable[Blamed], epoch: Epoch) -> list[Blamed]:
     return [one for one in blamed if one.event.fault is Fault.NODE_LOSS and one.epoch.script == epoch.script]
 
 
-def _note_those_taken(log: RunLog, lost: Iterable[Blamed], job_ref: str, slurm: Slurm, say: Say) -> None:
+def _note_those_taken(
+    log: RunLog, lost: Iterable[Blamed], job_ref: str | None, slurm: Slurm, say: Say
+) -> None:
     states = slurm.node_states(sorted({one.event.host for one in lost}), job_ref)
     for one in lost:
         state = states.get(one.event.host)
