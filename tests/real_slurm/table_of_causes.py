@@ -67,7 +67,8 @@ _ARRAYS = {
     # a node crashes, an agent is killed, and the task of a node that is cut off starts elsewhere
     "array.lost_tasks_come_back_and_cancelled_ones_do_not": (
         _run(
-            _stop(Cause.NODE_LOSS, at=(0, 1, 2), most=4),
+            # losses in a row are told as one, with the nodes of several rounds
+            _stop(Cause.NODE_LOSS, most=4),
             # one task hears the signal of scancel a moment before Slurm says that it is one
             _stop(Cause.CANCEL, at=(0, 1, 2))._replace(otherwise=_stop(Cause.PREEMPTION, by="left")),
             _PERHAPS_CANCEL,

@@ -99,7 +99,7 @@ def jobs(cluster: Cluster) -> Iterator[dict[str, Job]]:
     shorter = script.replace("--steps 600 --step-time 0.1 ", f"{SIZES} {SLOW_AT_FIRST} ")
     (found["kept"].place / "train.sbatch").write_text(shorter)
     (found["adopted"].place / "train.sbatch").write_text(C10D)
-    (found["adopted"].place / "train.sbatch").chmod(0o666)
+    shutil.chown(found["adopted"].place / "train.sbatch", USER, USER)
     yield found
     for job in found.values():
         shutil.rmtree(job.place)
