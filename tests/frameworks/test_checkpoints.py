@@ -162,7 +162,7 @@ def test_a_rank_that_is_killed_in_the_middle_of_a_save_loses_that_one_alone(
 
 def forget_states(memory: Path) -> None:
     """Empty the node's memory: the next start has files alone."""
-    for path in memory.glob("rescued*"):
+    for path in (*memory.glob("rescued*"), *memory.glob("copy-*")):
         path.unlink()
 
 
