@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _FOLLOWED = (
     Cause.PREEMPTION,
     Cause.REQUEUE,
+    Cause.UNKNOWN,
     Cause.TIME_LIMIT,
     Cause.NODE_LOSS,
     Cause.LAUNCH_FAILURE,

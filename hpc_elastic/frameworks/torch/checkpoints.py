@@ -61,19 +61,12 @@ class CompleteCheckpoint(NamedTuple):
 
 
 class _Save(NamedTuple):
-    """A save under way.
+    """A save under way."""
 
-    Attributes:
-        step: steps completed in it.
-        path: its directory.
-        began: by the clock of this rank [s].
-        blocked_s: for how long it has held up the loop [s].
-    """
-
-    step: int
+    step: int  # steps completed in it
     path: str
-    began: float
-    blocked_s: float
+    began: float  # by the clock of this rank [s]
+    blocked_s: float  # for so long it has held up the loop
 
 
 class Checkpoints:
