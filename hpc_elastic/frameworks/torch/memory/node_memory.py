@@ -354,10 +354,12 @@ class NodeMemory:
     def reached(self, step: int, state: State) -> None:
         """Take note that a step is complete."""
         self._steps += 1
-        if self._compares and self._steps & (self._steps - 1) == 0:
+        if self._compares and self._steps == 1:
             self._compare(state)
         if self.rescue is not None:
             self.rescue.reached(step, state)
+        if self._compares and self._steps > 1 and self._steps & (self._steps - 1) == 0:
+            self._compare(state)  # a fault meanwhile finds this step noted, as a fault after it would
         if self.copies is not None:
             self.copies.reached(step, state, is_rescued=self.rescue is not None and self.rescue.is_able)
 
