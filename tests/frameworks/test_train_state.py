@@ -115,6 +115,13 @@ class Training:
         return [[one.tolist() for one in parameters], states, self.hooked, torch.get_rng_state().tolist()]
 
 
+def _save(directory: Path, step: int, state: Any) -> None:
+    """Save once; the object is gone then, as a program has one of a name."""
+    checkpoints = Checkpoints(directory)
+    checkpoints.save(step, state)
+    checkpoints.wait()
+
+
 def _steps(net: Any, optimizer: Any, x: Any) -> None:
     def closure() -> Any:
         optimizer.zero_grad()
@@ -166,10 +173,7 @@ def test_a_training_that_goes_on_ends_as_one_that_was_left_alone(
         alone.step(number)
     for number in range(4):
         before.step(number)
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(4, before.state)
-    checkpoints.wait()
-    del checkpoints
+    _save(tmp_path, 4, before.state)
     assert 4 == Checkpoints(tmp_path).load(again.state)
     assert before.seen()[:2] == again.seen()[:2]
     assert 0 == again.hooked
@@ -233,10 +237,7 @@ def test_groups_that_do_not_fit_are_refused(
     saved = adam(layers(), [0, 1], [2])
     for _ in range(steps):
         _steps(saved["net"], saved["o"], torch.ones(1, 2))
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, saved)
-    checkpoints.wait()
-    del checkpoints
+    _save(tmp_path, 1, saved)
     other = make(layers())
     before = [one.tolist() for one in other["net"].parameters()]
     with pytest.raises(InputError, match="." if steps else words):
@@ -259,10 +260,7 @@ def test_groups_have_the_values_that_they_had_whatever_their_order(tmp_path: Pat
         for net, order in ((layers(), (0, 1, 2)), (layers(), (2, 0, 1)))
         for rates in ((0.1, 0.2, 0.3) if order[0] == 0 else (7.0, 8.0, 9.0),)
     )
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, one)
-    checkpoints.wait()
-    del checkpoints
+    _save(tmp_path, 1, one)
     groups = other["o"].param_groups
     Checkpoints(tmp_path).load(other)
     assert [0.3, 0.1, 0.2] == [group["lr"] for group in groups]
@@ -284,10 +282,7 @@ def test_what_is_loaded_lies_in_the_objects_of_the_program(tmp_path: Path) -> No
             "number": at,
         }
 
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, made(2))
-    checkpoints.wait()
-    del checkpoints
+    _save(tmp_path, 1, made(2))
     state = made(0)
     names = {key: value for key, value in state.items() if key != "number"}
     inner = state["counts"]["by"], state["counts"]["by"]["epoch"], state["counts"]["by"]["epoch"][1]
@@ -342,10 +337,7 @@ def test_views_are_saved_as_they_are_seen(tmp_path: Path) -> None:
         module, again = torch.nn.Module(), torch.nn.Module()
         module.register_buffer("view", view(numbers.clone()))
         again.register_buffer("view", view(torch.zeros(3, dtype=torch.complex64)))
-        checkpoints = Checkpoints(tmp_path / str(number))
-        checkpoints.save(1, {"m": module})
-        checkpoints.wait()
-        del checkpoints
+        _save(tmp_path / str(number), 1, {"m": module})
         Checkpoints(tmp_path / str(number)).load({"m": again})
         assert module.view.tolist() == again.view.tolist()
 

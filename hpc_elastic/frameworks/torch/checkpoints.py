@@ -557,11 +557,9 @@ def _is_alone(made: Checkpoints) -> bool:
         InputError: there is another one of its name.
     """
     run, name = owner = made._owner  # noqa: SLF001 - of this module
-    owners = {one: one._owner for one in _live}  # noqa: SLF001
-    if owner in owners.values():
-        del owners
+    if any(one._owner == owner for one in _live):  # noqa: SLF001
         gc.collect()  # the first one may be held by nothing but cycles, as after a function that has trained
-        owners = {one: one._owner for one in _live}  # noqa: SLF001
+    owners = {one: one._owner for one in _live}  # noqa: SLF001
     if owner in owners.values():
         raise InputError(
             f"this program has Checkpoints {f'of the name {name!r}' if name else 'without a name'} already",
