@@ -58,7 +58,7 @@ def draw(series: Sequence[Series], path: Path) -> None:
         raise PlotError("pictures need matplotlib: pip install 'hpc-elastic[bench]'") from error
     with mpl.rc_context({"svg.hashsalt": "bench", "svg.fonttype": "none", "font.size": 9}):
         figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
-        time_axes, calls_axes = figure.subplots(1, 2)
+        time_axes, calls_axes = figure.add_subplot(1, 2, 1), figure.add_subplot(1, 2, 2)
         _panel(time_axes, left, "rendezvous of N nodes [s]")
         _panel(calls_axes, right, "file-system calls per node (steady: per second)")
         figure.savefig(path, format="svg", metadata={"Date": None})

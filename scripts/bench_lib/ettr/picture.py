@@ -49,7 +49,9 @@ def draw(outcomes: Mapping[str, Outcome], path: Path) -> None:
         raise PlotError("pictures need matplotlib: pip install 'hpc-elastic[bench]'") from error
     with mpl.rc_context({"svg.hashsalt": "bench", "svg.fonttype": "none", "font.size": 9}):
         figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
-        shares, parts = figure.subplots(1, 2, sharey=True)
+        shares = figure.add_subplot(1, 2, 1)
+        parts = figure.add_subplot(1, 2, 2, sharey=shares)
+        parts.tick_params(labelleft=False)
         _shares(shares, outcomes)
         _parts(parts, outcomes)
         figure.savefig(path, format="svg", metadata={"Date": None})
