@@ -18,7 +18,7 @@ from hpc_elastic.named_tuple import NamedTuple
 
 _TASKS, _THREAD = "/proc/self/task", b"pt_gloo_runloop"  # the name that PyTorch gives it
 _LOOK_S, _LOOKS = 0.005, 3  # between two looks at the threads [s], and how many find them at rest
-_REST_S = 2.0  # no longer
+_REST_S = 20.0  # no longer: on a busy machine a thread waits for a CPU for seconds
 _PIECE_S = 300.0  # for a piece of a copy on its way to another node, and for a rank that is late
 
 
