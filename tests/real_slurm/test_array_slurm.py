@@ -142,7 +142,7 @@ def test_an_array_ends_once_and_for_all(cluster: Cluster) -> None:
     """Done, failed or cancelled: a task that Slurm starts again ends at once, and nobody is brought back.
 
     One run is done; one fails again and again, one has no restart left, and the root cause is told; one is
-    cancelled while a task is on its way back; of one the script of a task fails until somebody mends it.
+    cancelled while a task is on its way back; of one the script of a task fails once.
     """
     done = submit(cluster, (*SMALL, "--nodes", "2"), plain(cluster))
     fails = submit(cluster, (*SMALL, "--nodes", "2", "--max-restarts", "9"), [PYTHON, "-c", CRASHES])
@@ -151,13 +151,12 @@ def test_an_array_ends_once_and_for_all(cluster: Cluster) -> None:
     assert (Decision.FAILED, True) == (decision, "the same failure 3 times in a row" in reason)
     assert (Decision.FAILED, "a worker failed") == decided(spent)
     assert Decision.DONE is decided(done)[0]
-    mended = cluster.shared / "mended"  # soon: a task whose script fails four times is given up
-    setup = f"test -e {mended} || test $SLURM_ARRAY_TASK_ID = 0"
+    failed = cluster.shared / "failed"  # only once: a task whose script fails four times is given up
+    setup = f"test $SLURM_ARRAY_TASK_ID = 0 || ! mkdir {failed}"
     broken = submit(cluster, (*SMALL, "--nodes", "1:2", "--setup", setup), plain(cluster, *SLOW, steps=4000))
     whole = ("--nodes", "1:2", "--gpus-per-node", "2")  # so that each task has a node of its own
     cancelled = submit(cluster, (*SMALL, *whole), plain(cluster, *SLOW, steps=4000))
     broken.wait(lambda _state: StopKind.FAILED in stops(broken), "the script to fail")
-    mended.touch()
     first, second = (task_on(cancelled, node) for node in nodes_of(wait_size(cancelled, 2)))
     for run in (done, fails, spent):
         cluster.run("alice", ["scontrol", "requeue", f"{run.job_id}_0"])
