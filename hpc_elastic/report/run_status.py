@@ -21,7 +21,7 @@ from hpc_elastic.report.timeline import (
     span_text,
     why_text,
 )
-from hpc_elastic.slurm.client.job_standing import JobFacts
+from hpc_elastic.slurm.client.job_standing import JobFacts, Standing, standing
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.run_jobs.job_start import unrecorded_end
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles
@@ -220,6 +220,9 @@ def _by_ended_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatu
     if view.unrecorded:
         text = f"job {view.job_id} {word}; its end could not be recorded: {view.unrecorded}"
         return RunStatus(RunPhase.GONE, text)
+    if drained is None and view.has_script and standing(job, job.restarts) is Standing.SCRIPT_DIED:
+        killed = "its batch script was killed and nobody could requeue it"
+        return RunStatus(RunPhase.GONE, f"job {view.job_id} {word}: {killed}")
     if drained is None:
         return RunStatus(RunPhase.GONE, f"job {view.job_id} {word}, and its agents have recorded no end")
     waited = view.state.requeued or job.restarts > view.state.epoch.restart

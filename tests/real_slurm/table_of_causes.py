@@ -251,6 +251,11 @@ _FAULTS = {
     ),
     "unwritten.a_preemption_before_the_agents_listen_starts_nothing": (_RESUMED,),
     "unwritten.a_second_job_of_one_script_does_nothing": (_UNDISTURBED,),
+    "unwritten.a_job_whose_processes_are_all_killed_says_how_it_goes_on": (_UNDISTURBED,),  # resumed
+    # the survivor may see the silence of the other agent before the end of the script
+    "unwritten.a_job_of_two_nodes_outlives_the_death_of_all_on_its_batch_host": (
+        _run(_stop(Cause.LAUNCH_FAILURE, Cause.NODE_LOSS, least=1, most=2), ends=_DONE),
+    ),
     "unwritten.a_worker_without_a_program_ends_the_job_at_once": (_run(_stop(Cause.CRASH), ends=_FAILED),),
     "faults.a_worker_crash_is_mended_in_place": (_run(_stop(Cause.CRASH, at=(1,)), ends=_DONE),),
     "faults.final_failure_ends_everything_with_one_root_cause": (

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from hpc_elastic.record.journal import Cause, Requeued
+from hpc_elastic.slurm.client import hostlist
 from tests.real_slurm.cluster import Cluster
-from tests.real_slurm.jobs import SLOW, installed_for_users, plain, submit
+from tests.real_slurm.jobs import SLOW, USER, installed_for_users, plain, submit
 from tests.real_slurm.unwritten import (
     CANNOT_RUN,
     LOST_OFTEN,
@@ -49,3 +51,31 @@ def test_a_task_that_is_lost_with_its_node_each_time_is_counted(cluster: Cluster
     flags = ("--mode", "array", *ONE, *LOST_OFTEN)
     run = submit(cluster, flags, plain(cluster, *SLOW, steps=4000))
     lose_all_nodes_again_and_again(cluster, run, is_array=True)
+
+
+def test_a_job_whose_processes_are_all_killed_says_how_it_goes_on(cluster: Cluster) -> None:
+    """With the batch script died all that could hand the job back; status names the command that goes on."""
+    run = submit(cluster, ONE, plain(cluster, *SLOW))
+    run.wait_checkpoint(20)
+    cluster.execute(run.job()["NodeList"], "pkill", "-KILL", "-u", USER)
+    run.wait_gone()
+    shown = run.command("status", str(run.directory)).stdout
+    assert (
+        f"job {run.job_id} ended as FAILED: its batch script was killed and nobody could requeue it" in shown
+    )
+    assert f"hpc-elastic submit --resume {run.directory}" in shown
+    run.command("submit", "--resume", str(run.directory))
+    ended = run.wait_ending()
+    assert ended.round is not None
+    assert ended.round.checkpoint is not None
+
+
+def test_a_job_of_two_nodes_outlives_the_death_of_all_on_its_batch_host(cluster: Cluster) -> None:
+    """The agent of the other node hands it back, before anything else."""
+    run = submit(cluster, (*ONE, "--nodes", "2"), plain(cluster, *SLOW))
+    run.wait_checkpoint(20)
+    host = hostlist.expand(run.job()["NodeList"])[0]
+    cluster.execute(host, "pkill", "-KILL", "-u", USER)
+    run.wait(lambda state: state.requeues == 1, "the requeue")
+    assert [Cause.LAUNCH_FAILURE] == [entry.cause for entry in run.entries(Requeued)]
+    run.wait_ending()

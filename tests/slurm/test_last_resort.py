@@ -145,18 +145,28 @@ def test_an_agent_that_goes_on_meanwhile_requeues_by_itself(monkeypatch: pytest.
     assert [] == job.requeues
 
 
-def test_an_agent_whose_time_is_over_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not held up, but may wait for a node that has died at the same moment."""
-    monkeypatch.setattr(requeue, "LOOK_S", 0.001)
-    job, clock = Job(), FakeClock()
+def test_an_agent_that_slurm_has_told_requeues_before_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not held up, but may have to save, and to wait for a node that has died at the same moment."""
+    monkeypatch.setattr(requeue, "LOOK_S", LIMIT_S)  # it is not waited for
+    job, done = Job(), threading.Event()
     job.fields, job.held_up_for = KILLED, 0.0
-    with closing(LastResort(job, ("7", 0), clock, job.held_up_s, job.told.set)) as resort:
-        resort.at_latest(clock.monotonic() + 10)
-        job.let_look(5)
-        assert [] == job.requeues
-        clock.advance(10)
-        assert job.told.wait(LIMIT_S)
-    assert ["7"] == job.requeues
+    monkeypatch.setattr(job, "requeue", lambda _job_ref: done.set())
+    with closing(LastResort(job, ("7", 0), FakeClock(), job.held_up_s, job.told.set)) as resort:
+        resort.at_once()
+        assert done.wait(LIMIT_S)
+    assert 1 == job.questions  # it may have been cancelled meanwhile
+
+
+def test_a_job_that_its_user_has_cancelled_meanwhile_is_not_requeued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm is asked once more right before."""
+    monkeypatch.setattr(requeue, "LOOK_S", 0.001)
+    job = Job()
+    job.fields, job.held_up_for = {"JobState": "CANCELLED"}, 0.0
+    with closing(LastResort(job, ("7", 0), FakeClock(), job.held_up_s, job.told.set)) as resort:
+        resort.at_once()
+        job.let_look(3)
+    assert 1 == job.questions
+    assert [] == job.requeues
 
 
 def test_a_slurm_that_does_not_answer_is_asked_again(job: Job) -> None:

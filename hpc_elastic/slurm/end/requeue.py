@@ -1,15 +1,13 @@
 """Giving a job back to Slurm: requeue, hold, submit again. All may be done twice.
 
-`LastResort` requeues a job whose batch script was killed while the shared directory holds its agents up.
-Slurm kills the agents KillWait after that, 30 s by default. Usually one of them records the cause and
-requeues the job; where the directory does not answer meanwhile, the job would end as failed and stay so.
-`LastResort` touches no file of the run, and asks Slurm only while the agent is held up, or when its time is
-nearly over: it may wait for a node that has died at the same moment.
+`LastResort` requeues a job whose batch script was killed. Slurm kills the agents KillWait after that, 30 s by
+default, and a job that none of them has given back by then ends as failed and stays so. So the requeue comes
+before all else, as soon as Slurm has told an agent; records and saves follow. `LastResort` touches no file of
+the run: the shared directory may hold the agent up before it has asked. Then `LastResort` asks Slurm itself.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable
 from enum import Enum, auto
@@ -164,30 +162,42 @@ class LastResort:
         self._clock = clock
         self._held_up_s = held_up_s
         self._tell = tell
-        self._due_at = math.inf
-        self._closed = threading.Event()
+        self._is_known = False  # Slurm has said that the script was killed
+        self._is_closed = False
+        self._something = threading.Event()
         threading.Thread(target=self._run, name="last-resort", daemon=True).start()
 
-    def at_latest(self, when: float) -> None:
-        """Requeue the job at a time though the agent goes on, if it has not come to that [s, monotonic]."""
-        self._due_at = when
+    def at_once(self) -> None:
+        """Requeue the job: Slurm has told the agent that the batch script was killed."""
+        self._is_known = True
+        self._something.set()
 
     def close(self) -> None:
         """End; a question that is under way is left to itself."""
-        self._closed.set()
+        self._is_closed = True
+        self._something.set()
 
     def _run(self) -> None:
         ask_after_s = LOOK_S
-        while not self._closed.wait(LOOK_S):
+        while not self._wait():
             held_up_s = self._held_up_s()
-            is_due = self._clock.monotonic() >= self._due_at
-            if held_up_s < LOOK_S and not is_due:
+            if self._is_known:
+                self._is_known = False  # Slurm may refuse
+                if self._requeue():
+                    return
+            elif held_up_s < LOOK_S:
                 ask_after_s = LOOK_S
-            elif is_due or held_up_s >= ask_after_s:
+            elif held_up_s >= ask_after_s:
                 ask_after_s = held_up_s + min(held_up_s, _LONGEST_ASK_PAUSE_S)
-                if self._script_was_killed() and not self._closed.is_set() and self._requeue():
+                if self._script_was_killed() and not self._is_closed and self._requeue():
                     self._tell()
                     return
+
+    def _wait(self) -> bool:
+        """Wait until it is time to look; tell whether there is no more to do."""
+        if self._something.wait(LOOK_S) and not self._is_closed:
+            self._something.clear()
+        return self._is_closed and not self._is_known
 
     def _script_was_killed(self) -> bool:
         try:

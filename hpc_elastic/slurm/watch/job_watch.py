@@ -26,14 +26,13 @@ from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.deadlines import Site
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.client.grace_times import read_site, refresh_site
-from hpc_elastic.slurm.client.job_standing import job_facts
+from hpc_elastic.slurm.client.job_standing import Standing, job_facts, standing
 from hpc_elastic.slurm.end.requeue import LastResort
 from hpc_elastic.slurm.run_jobs.run_files import drain_times, submitted_limit_s
 
 ASK_TIMEOUT_S = 10.0  # a busy controller is asked again later
 WHY_PATIENCE_S = 5.0  # the job's state follows its signals, as a rule within a second
 _WHY_PAUSE_S = 0.3
-_REQUEUE_S = 1.5  # before agents without a batch script are killed, at the latest, their job is requeued
 _SETTLE_S = 1.0  # after the start of the workers, which comes first
 _AGAIN_S = 60.0  # after a question without an answer
 _NEAR_S = 60.0  # looked at halfway as long as the drain is farther away
@@ -246,6 +245,8 @@ class JobWatch:
             return None if is_warning else self._unanswered(signalled_at)
         if fields is None:
             return None
+        if standing(job_facts(fields), self._place.restarts) is Standing.SCRIPT_DIED and self._last_resort:
+            self._last_resort.at_once()
         site = refresh_site(self._place.paths, self._slurm, fields)
         first_at = signalled_at if self._first_signal_at is None else self._first_signal_at
         told_by_log = self._told_by_log(fields)
@@ -255,8 +256,6 @@ class JobWatch:
         if is_warning and found.cause is None:
             return self._weighed(fields, signalled_at, site)
         until = None if found.left_s is None else signalled_at + found.left_s
-        if found.cause is Cause.LAUNCH_FAILURE and until is not None and self._last_resort is not None:
-            self._last_resort.at_latest(until - _REQUEUE_S)
         cause = found.cause or Cause.PREEMPTION
         told = Notice(cause, found.words, until, explains=True, answer=found.answer)
         return _Reason(told, is_sure=found.cause is not None)
