@@ -221,7 +221,7 @@ def _by_ended_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatu
         text = f"job {view.job_id} {word}; its end could not be recorded: {view.unrecorded}"
         return RunStatus(RunPhase.GONE, text)
     if drained is None and view.has_script and standing(job, job.restarts) is Standing.SCRIPT_DIED:
-        killed = "its batch script was killed and nobody could requeue it"
+        killed = "its batch script was killed, and no process was left to requeue it"
         return RunStatus(RunPhase.GONE, f"job {view.job_id} {word}: {killed}")
     if drained is None:
         return RunStatus(RunPhase.GONE, f"job {view.job_id} {word}, and its agents have recorded no end")
