@@ -40,11 +40,45 @@ def app_for(words: Sequence[str]) -> typer.Typer:
         app.command(name, rich_help_panel=COMMANDS[name].panel, cls=_kind_of(name))(_for_typer(name))
     app.command("version", rich_help_panel=COMMANDS["doctor"].panel)(version)
     for passed in (run_one_agent, finish):
-        name = "run" if passed is run_one_agent else passed.__name__
-        app.command(name, rich_help_panel=_BY_SCRIPTS, context_settings=_PASSED_ON, add_help_option=False)(
-            passed
-        )
+        name, kind = ("run", _Run) if passed is run_one_agent else (passed.__name__, TyperCommand)
+        app.command(
+            name, cls=kind, rich_help_panel=_BY_SCRIPTS, context_settings=_PASSED_ON, add_help_option=False
+        )(passed)
     return app
+
+
+class _Run(TyperCommand):
+    """A command whose flags are read elsewhere; a shell is offered them."""
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Return the flags that begin with the incomplete one."""
+        from hpc_elastic.cli.run.flags import parser  # noqa: PLC0415 - only when a shell completes
+
+        flags = [flag for flag in parser().known_flags() if flag.startswith("--") and "_" not in flag]
+        self.params = _options_named(flags)
+        return super().shell_complete(ctx, incomplete)
+
+
+def _options_named(flags: Sequence[str]) -> list[Any]:
+    """Return options as typer makes them of the parameters of a function."""
+
+    def command(**_values: Any) -> None:
+        pass
+
+    parameters = [
+        inspect.Parameter(
+            f"flag_{number}",
+            inspect.Parameter.KEYWORD_ONLY,
+            default="",
+            annotation=Annotated[str, typer.Option(flag)],
+        )
+        for number, flag in enumerate(flags)
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    app = typer.Typer(add_completion=False)
+    app.command(add_help_option=False)(command)
+    return list(typer.main.get_command(app).params)
 
 
 def _kind_of(name: str) -> type[TyperCommand]:

@@ -24,6 +24,7 @@ from hpc_elastic.meet.interface import (
     full_host_name,
 )
 from hpc_elastic.meet.rendezvous_events import Trail, Who
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.rendezvous.contact import ContactTurn, KeepAlive, LastKnown
 from hpc_elastic.rendezvous.dynamic import rules
 from hpc_elastic.rendezvous.dynamic.executor import Executor, RendezvousBackend, StateHolder, Token
@@ -59,7 +60,18 @@ __all__ = [
     "_PeriodicTimer",
     "_delay",
     "create_handler",
+    "get_method_name",
 ]
+
+
+def get_method_name(depth: int = 2) -> str:
+    """Return the name of the function that is `depth` calls above this one, as torch's names events."""
+    import sys  # noqa: PLC0415 - rare
+
+    try:
+        return sys._getframe(depth).f_code.co_name  # noqa: SLF001 - the rest of the stack is not needed
+    except ValueError:
+        return "no_method_name"
 
 
 def create_handler(
@@ -204,6 +216,16 @@ def limits_of(settings: RendezvousSettings) -> TimeLimits:
     )
 
 
+def _backend_of(state_holder: object) -> RendezvousBackend:
+    if not isinstance(state_holder, _BackendRendezvousStateHolder):
+        raise TypeError(
+            f"state_holder is {type(state_holder).__name__!r}, which keeps the state in another form; "
+            "write _BackendRendezvousStateHolder(backend, settings) of hpc_elastic.rendezvous.dynamic_rendezvous, "
+            "or DynamicRendezvousHandler.from_backend"
+        )
+    return state_holder.backend
+
+
 def timeout_from(params: RendezvousParameters) -> RendezvousTimeout:
     """Return the timeouts in the options of a handler.
 
@@ -222,6 +244,14 @@ def timeout_from(params: RendezvousParameters) -> RendezvousTimeout:
     )
 
 
+class _BackendRendezvousStateHolder(NamedTuple):
+    """The place of the shared state of a handler that is made from its parts (torch's name)."""
+
+    backend: RendezvousBackend
+    settings: RendezvousSettings
+    cache_duration: int = 1  # not used: a handler knows for how long its last reading holds [s]
+
+
 class DynamicRendezvousHandler(RendezvousHandler):
     """Brings nodes together through a state that all of them replace by compare-and-set.
 
@@ -232,25 +262,29 @@ class DynamicRendezvousHandler(RendezvousHandler):
     Args:
         node: this node.
         settings: sizes and times.
-        backend: where the state is kept.
+        backend_name: the name that it tells.
         store: key-value store for the members of a round, or None.
+        state_holder: where the state is kept: ``_BackendRendezvousStateHolder(backend, settings)``.
         clock: this node's clock.
 
     Raises:
         ValueError: the settings make no sense.
+        TypeError: the state is held by something else, such as torch's holder.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - torch's signature
         self,
         node: NodeDesc,
         settings: RendezvousSettings,
-        backend: RendezvousBackend,
-        store: Any = None,
+        backend_name: str,
+        store: Any,
+        state_holder: _BackendRendezvousStateHolder,
         clock: Clock | None = None,
     ) -> None:
+        backend = _backend_of(state_holder)
         self._node = node
         self._settings = checked(settings)
-        self._backend = backend
+        self._backend_name = backend_name
         self._store = store
         self._turn = ContactTurn(clock or SystemClock())
         limits = limits_of(settings)
@@ -258,7 +292,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         who = Who(repr(node), node.addr, node.pid, node.local_id)
         self._trail = Trail("dynamic_rendezvous.py:DynamicRendezvousHandler", settings.run_id, who)
         self._executor = Executor(settings.run_id, self._holder, self._turn, self._trail)
-        where = f"the rendezvous backend '{backend.name}'"
+        where = f"the rendezvous backend '{backend_name}'"
         self._keep_alive = KeepAlive(self._beat, limits.interval, limits.lease, self._turn.clock, where)
         self._round: int | None = None  # the round this node is in
         self._known = LastKnown(
@@ -307,7 +341,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             timedelta(seconds=keep_alive_interval),
             keep_alive_max_attempt,
         )
-        return cls(node, settings, backend, store)
+        return cls(node, settings, backend.name, store, _BackendRendezvousStateHolder(backend, settings))
 
     @property
     def settings(self) -> RendezvousSettings:
@@ -316,7 +350,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def get_backend(self) -> str:
         """Return the name of the rendezvous backend."""
-        return self._backend.name
+        return self._backend_name
 
     def get_run_id(self) -> str:
         """Return the id of the run."""

@@ -72,7 +72,10 @@ class RendezvousHandlerRegistry:
             self._register_plugins()
         creator = self._registry.get(params.backend)
         if creator is None:
-            raise ValueError(self._unknown(params.backend))
+            raise ValueError(
+                f"The rendezvous backend '{params.backend}' is not registered. Did you forget to call "
+                "`register`?"  # torch's whole text
+            ) from LookupError(self._known())
         handler = creator(params)
         if not hasattr(handler, "get_backend"):
             raise RuntimeError(
@@ -104,12 +107,8 @@ class RendezvousHandlerRegistry:
         self._plugins = plugins
         self._register_plugins()
 
-    def _unknown(self, backend: str) -> str:
-        names = ", ".join(f"'{name}'" for name in sorted(self._registry)) or "none"
-        return (
-            f"The rendezvous backend '{backend}' is not registered. Did you forget to call `register`? "
-            f"Registered are: {names}."
-        )
+    def _known(self) -> str:
+        return f"registered are {', '.join(map(repr, sorted(self._registry))) or 'none'}"
 
 
 def _shared_fs(params: RendezvousParameters) -> RendezvousHandler:

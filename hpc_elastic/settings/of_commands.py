@@ -116,7 +116,8 @@ class BeyondTorchrun:
         written=Written(default="see below"),
     )
     log_line_prefix_template = setting(
-        TEXT, None, "Text before teed lines; knows ${rank}, ${local_rank}, ${role_name}, ${node}", to=_FLAG,
+        TEXT, None, "Text before teed lines; knows ${rank}, ${local_rank}, ${role_name}, ${node}, "
+        "${hostname}", to=_FLAG,
         written=Written(default="TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else '[rank ${rank}] '"),
     )
     warn_timeout = setting(SECONDS, 90.0, "Time to save after a warning", to=Agent())

@@ -12,6 +12,7 @@ import pytest
 
 from hpc_elastic.cli.job_help import FIRST
 from hpc_elastic.cli.main import main
+from hpc_elastic.cli.run.flags import parser
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.settings.table import JOB
 from tests.cli.recorded_runs import paths
@@ -58,6 +59,8 @@ def test_runs_are_offered(paths: RunPaths, tmp_path: Path, shell: str) -> None:
         ("hpc-elastic report x --format h", ["html"]),
         ("hpc-elastic lint --explain HE11", ["HE110", "HE111", "HE112", "HE113", "HE114"]),
         ("hpc-elastic watch --ra", ["--rank"]),
+        ("hpc-elastic run --standal", ["--standalone"]),
+        ("hpc-elastic run --max-r", ["--max-restarts"]),
         ("hpc-elastic submit trai", []),
     ],
 )
@@ -66,6 +69,25 @@ def test_commands_options_and_fixed_values_are_offered(
 ) -> None:
     """Where nothing is offered, bash completes names of files."""
     assert expected == offered("bash", words, tmp_path)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_run_prints_the_completion_of_a_shell(shell: str) -> None:
+    """By torchrun's flag; it is the same text that the app prints, and no worker is started."""
+    argv = [sys.executable, "-m", "hpc_elastic", "run", "--print-completion", shell]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=150, check=True)
+    environ = {**os.environ, "_HPC_ELASTIC_COMPLETE": f"source_{shell}"}
+    shown = subprocess.run(argv[:3], capture_output=True, text=True, timeout=150, check=True, env=environ)
+    assert ("", shown.stdout) == (done.stderr, done.stdout)
+    assert "hpc-elastic" in done.stdout
+    assert "_HPC_ELASTIC_COMPLETE" in done.stdout
+
+
+def test_a_shell_without_completion_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """The error names those that have it."""
+    with pytest.raises(SystemExit, match="2"):
+        parser().parse_args(["--print-completion", "tcsh"])
+    assert "--print-completion: 'tcsh' is none of bash, zsh, fish" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["submit", "status", "watch", "logs", "lint", "drill"])

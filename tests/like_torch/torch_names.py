@@ -20,7 +20,6 @@ _GRACE = (
     "None takes the shutdown timeout of the context, by default 30 s, which torch leaves out of account here"
 )
 _LINUX = "how torch reaches the C library and tells systems apart; this package is for Linux"
-_PARTS = "its parts are others; it is made as in torch by from_backend or create_handler"
 
 DIFFERS: Mapping[str, str] = {
     "rendezvous._etcd_stub": _ETCD,
@@ -41,7 +40,6 @@ DIFFERS: Mapping[str, str] = {
     "multiprocessing.redirects:IS_WINDOWS": _LINUX,
     "multiprocessing.redirects:get_libc": _LINUX,
     "multiprocessing.redirects:libc": _LINUX,
-    "rendezvous.dynamic_rendezvous:DynamicRendezvousHandler": _PARTS,
 }
 """What is not as in torch, and why: ``module``, ``module:name`` or ``module:Class.method``."""
 

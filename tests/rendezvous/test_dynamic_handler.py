@@ -26,7 +26,9 @@ from hpc_elastic.rendezvous.dynamic_rendezvous import (
     DynamicRendezvousHandler,
     RendezvousSettings,
     RendezvousTimeout,
+    _BackendRendezvousStateHolder,
     create_handler,
+    get_method_name,
 )
 from hpc_elastic.rendezvous.shared_fs_backend import SharedFsRendezvousBackend
 from hpc_elastic.store.shared_dir import SharedDirStore
@@ -68,7 +70,9 @@ def node(new_backend: Callable[[], RendezvousBackend]) -> Iterator[MakeNode]:
         timeout = RendezvousTimeout(join, last_call, 5.0, 5.0)
         settings = RendezvousSettings("r", low, high, timeout, timedelta(seconds=INTERVAL_S), attempts)
         desc = NodeDesc(name, os.getpid(), len(made))
-        made.append(DynamicRendezvousHandler(desc, settings, backend or new_backend(), None, clock))
+        used = backend or new_backend()
+        holder = _BackendRendezvousStateHolder(used, settings)
+        made.append(DynamicRendezvousHandler(desc, settings, used.name, None, holder, clock))
         return made[-1]
 
     yield make
@@ -286,6 +290,35 @@ def test_a_damaged_state_is_told(node: MakeNode) -> None:
     wait_until(_raises(handler.is_closed, RendezvousStateError), "it is told")
     with pytest.raises(RendezvousStateError, match="'memory' is corrupt"):
         node("n2", 1, 1, backend=backend).next_rendezvous()
+
+
+def test_a_handler_is_made_of_torchs_parts() -> None:
+    """The name of its backend and the holder of the state are given apart; a foreign holder is refused."""
+    backend = MemoryRendezvousBackend()
+    settings = RendezvousSettings("r", 1, 1, RendezvousTimeout(), timedelta(seconds=1), 3)
+    holder, desc = _BackendRendezvousStateHolder(backend, settings), NodeDesc("n1", 1, 0)
+    made = DynamicRendezvousHandler(desc, settings, "my_backend", None, holder)
+    assert ("my_backend", "r", settings) == (made.get_backend(), made.get_run_id(), made.settings)
+    assert 1 == made.next_rendezvous().world_size
+    assert made.shutdown()
+    foreign: Any = object()
+    with pytest.raises(TypeError, match=r"state_holder is 'object'.*from_backend"):
+        DynamicRendezvousHandler(desc, settings, "my_backend", None, foreign)
+
+
+def test_an_event_is_named_after_the_function_that_records_it() -> None:
+    """As deep in the calls as it is asked for."""
+
+    def record() -> str:
+        return get_method_name()
+
+    assert "test_an_event_is_named_after_the_function_that_records_it" == record()
+    assert ("record_now", "no_method_name") == (record_now(), get_method_name(10_000))
+
+
+def record_now() -> str:
+    """Return the name of this function."""
+    return get_method_name(1)
 
 
 def test_the_store_of_a_round_has_its_own_keys() -> None:

@@ -100,15 +100,13 @@ def test_a_name_is_needed() -> None:
 
 
 def test_an_unknown_name_tells_the_known_ones() -> None:
-    """Torch's message, and what there is."""
-    text = (
-        "^The rendezvous backend 'x' is not registered. Did you forget to call `register`\\? "
-        "Registered are: 'mine'.$"
-    )
+    """Torch's message, and what there is as its cause."""
+    text = r"^The rendezvous backend 'x' is not registered. Did you forget to call `register`\?$"
     registry = RendezvousHandlerRegistry()
     registry.register("mine", _create)
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises(ValueError, match=text) as raised:
         registry.create_handler(params("x"))
+    assert "registered are 'mine'" == str(raised.value.__cause__)
 
 
 def test_a_handler_of_another_backend_is_refused() -> None:
@@ -140,7 +138,7 @@ def test_plugins_are_looked_for_when_a_name_is_not_known() -> None:
     registry.register("own", _create)
     assert [] == asked
     assert isinstance(registry.create_handler(params("mine")), _Handler)
-    with pytest.raises(ValueError, match="Registered are: 'mine', 'own'"):
+    with pytest.raises(ValueError, match="is not registered"):
         registry.create_handler(params("x"))
     assert [1] == asked
 
@@ -174,7 +172,7 @@ def test_installed_plugins_are_found(group: str, tmp_path: Path, monkeypatch: py
     given = RendezvousParameters("mine", "e", "r", 1, 1, it=handler)
     assert handler is RendezvousHandlerRegistry(installed_plugins).create_handler(given)
     looked_before = RendezvousHandlerRegistry(tuple)
-    with pytest.raises(ValueError, match="Registered are: none"):
+    with pytest.raises(ValueError, match="is not registered"):
         looked_before.create_handler(given)
     looked_before.look_for_plugins(installed_plugins)
     assert handler is looked_before.create_handler(given)

@@ -41,6 +41,8 @@ def spec_of(folder: Path, **parameters: Any) -> JobSpec:
         ({"mem_gb": 0.25}, "mem", "256M"),
         ({"hpcelastic_mem": "10GB"}, "mem", "10GB"),
         ({"hpcelastic_time": 30}, "time", "00:30:00"),
+        ({"hpcelastic_time": 1.5}, "time", "00:01:30"),
+        ({"hpcelastic_timeout_min": 1.5}, "time", "00:01:30"),
         ({"hpcelastic_job_name": "jn"}, "job-name", "jn"),
         ({"hpcelastic_use_srun": True, "stderr_to_stdout": False}, "nodes", "1"),
         ({"hpcelastic_additional_parameters": {"mail-user": "me"}}, "mail-user", "me"),

@@ -27,6 +27,8 @@ from hpc_elastic.settings.setting import (
     flags_of,
 )
 
+_COMPLETION: Final = ("--print-completion", "--print_completion")
+_SHELLS: Final = ("bash", "zsh", "fish")
 _COMMA: Final = "\0"  # stands for a comma that was written twice
 _MOST_DIGITS = 100
 _MOST_SHOWN = 60
@@ -157,6 +159,9 @@ def torchs_parser() -> Parser:
     )
     for title, rows in OF_TORCHRUN.items():
         add_settings(made.add_argument_group(title), rows)
+    made.add_argument(
+        *_COMPLETION, action=_PrintCompletion, metavar="|".join(_SHELLS), help="Print the completion of a shell"
+    )
     made.torchs = {flag for flag in made.known_flags() if flag not in ("-h", "--help")}
     add_settings(made.add_argument_group("beyond torchrun"), OWN)
     made.add_argument("training_script", help="script, module (-m) or program (--no-python)")
@@ -165,6 +170,27 @@ def torchs_parser() -> Parser:
     )
     rest.required = False  # else it is named as missing beside the script
     return made
+
+
+class _PrintCompletion(argparse.Action):
+    """Prints the lines for a shell that complete ``hpc-elastic`` and its commands, and ends."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        _namespace: argparse.Namespace,
+        shell: Any,
+        _flag: str | None = None,
+    ) -> None:
+        """Have the command print them as for ``--show-completion``."""
+        if shell not in _SHELLS:
+            parser.error(f"argument {_COMPLETION[0]}: {_cut(shell)!r} is none of {', '.join(_SHELLS)}")
+        from hpc_elastic.isolated.lookup import argv_here  # noqa: PLC0415 - rare
+
+        argv = argv_here()
+        environ = {**os.environ, "_HPC_ELASTIC_COMPLETE": f"source_{shell}"}
+        _, status = os.waitpid(os.posix_spawn(argv[0], argv, environ), 0)
+        parser.exit(os.waitstatus_to_exitcode(status))
 
 
 class Parser(argparse.ArgumentParser):
