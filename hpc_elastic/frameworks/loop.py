@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from hpc_elastic import worker
 from hpc_elastic.errors import InputError
+from hpc_elastic.frameworks.own_files import own_path
 from hpc_elastic.frameworks.saving import KEEP, Saves, checked_total
 
 
@@ -68,6 +69,7 @@ class ElasticLoop:
 
         Raises:
             InputError: it was marked without a path.
+            UnfitFileError: other users could write to it, and so have code run as this one.
         """
         saved = worker.latest_checkpoint(self._saves.name)
         if saved is None:
@@ -78,7 +80,7 @@ class ElasticLoop:
                 where="ElasticLoop",
                 fix="give the path to worker.checkpoint_saved, or let ElasticLoop alone save",
             )
-        self._load(saved.path)
+        self._load(own_path(saved.path))
         self._step = saved.step
         return saved.step
 

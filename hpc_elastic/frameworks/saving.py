@@ -7,7 +7,6 @@ import logging
 import operator
 import os
 import re
-import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import Any
 
 from hpc_elastic import worker
 from hpc_elastic.errors import InputError
+from hpc_elastic.frameworks.own_files import close_to_others, opened, own_path, remove_below
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoint_files import owner_id
@@ -33,9 +33,15 @@ _Order = tuple[int, int, int]  # round, branch and step of a checkpoint: the new
 
 
 def latest() -> str | None:
-    """Return the path of the newest complete checkpoint, the same on all ranks; None at the first start."""
+    """Return the path of the newest complete checkpoint, the same one on all ranks; None at the first start.
+
+    Where other users can exchange a directory above it, the path leads through a descriptor of this process.
+
+    Raises:
+        UnfitFileError: other users could write to the checkpoint, and so have code run as this one.
+    """
     saved = worker.latest_checkpoint()
-    return saved.path if saved else None
+    return own_path(saved.path) if saved and saved.path else None
 
 
 class Saves:
@@ -86,6 +92,7 @@ class Saves:
         self.round = int(environ.get(Env.ROUND) or 0)
         self._rank = int(environ.get("RANK") or 0)
         self._world_size = int(environ.get("WORLD_SIZE") or 1)
+        self._made: os.stat_result | None = None  # the directory, as it was when the first one was saved
 
     def is_due(self, step: int, since: int | None = None) -> bool:
         """Tell whether a regular checkpoint is to be saved after a step.
@@ -119,9 +126,12 @@ class Saves:
         """
         above, *ours = self._way
         os.makedirs(above or os.curdir, exist_ok=True)
+        is_new = False
         for name in ours:
             above = os.path.join(above, name)
-            make_private(above)
+            is_new = make_private(above)
+        if is_new or self._made is None:
+            self._made = os.stat(self.directory)
 
     def check(self) -> None:
         """Make sure before the first step that the directory is there, and can be written.
@@ -151,6 +161,7 @@ class Saves:
             OSError: the data could not be written to disk.
         """
         if self._rank == 0:
+            close_to_others(path)
             sync(path)
         else:
             sync_file_system(os.path.dirname(path))
@@ -163,7 +174,7 @@ class Saves:
         except OSError as error:
             logger.warning("the mark of a checkpoint that was not saved cannot be removed: %s", error)
         if self._rank == 0:
-            _remove(path)
+            self._remove([os.path.basename(path)])
 
     def complete(self) -> list[str]:
         """Return the paths of the complete checkpoints that may be gone on from, the newest first.
@@ -208,8 +219,18 @@ class Saves:
         """Remove the checkpoints that are older than those to be kept; none that was gone back behind."""
         names = os.listdir(self.directory)
         complete, left = self._complete_orders(names)
-        for name in outdated(names, complete, self._keep, left):
-            _remove(os.path.join(self.directory, name))
+        self._remove(outdated(names, complete, self._keep, left))
+
+    def _remove(self, names: list[str]) -> None:
+        """Remove checkpoints from the directory that this process has made or found, and from no other."""
+        if not names:
+            return
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        with suppress(OSError), opened(self.directory, flags) as directory:
+            if self._made is not None and not os.path.samestat(self._made, os.fstat(directory)):
+                logger.warning("no checkpoint is removed: %s is another directory now", self.directory)
+                return
+            remove_below(directory, names)
 
 
 def _check_directory(named: object) -> None:
@@ -229,8 +250,11 @@ def _way(root: str | None, named: str | os.PathLike[str] | None, run: str, name:
     return (os.fspath(named), *((f"{os.path.basename(root)}-{run}",) if root else ()), *ours)
 
 
-def make_private(path: str) -> None:
+def make_private(path: str) -> bool:
     """Make a directory to which no other user can write; one of this user's that is open is closed.
+
+    Returns:
+        Whether it was made here.
 
     Raises:
         InputError: it is another user's, or that user's link to one.
@@ -241,7 +265,7 @@ def make_private(path: str) -> None:
     except FileExistsError:
         pass
     else:
-        return
+        return True
     trusted = trusted_uids()
     link = os.lstat(path).st_uid
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -258,6 +282,7 @@ def make_private(path: str) -> None:
             )
     finally:
         os.close(fd)
+    return False
 
 
 def _unfit(directory: str, reason: str) -> InputError:
@@ -345,15 +370,6 @@ def _below(path: str) -> Iterator[str]:
         yield from (os.path.join(directory, name) for name in files)
         yield directory
     yield os.path.dirname(path)
-
-
-def _remove(path: str) -> None:
-    """Remove a checkpoint, as far as that is possible: it is only in the way."""
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(OSError):
-            os.unlink(path)
 
 
 def checked_total(total: Any) -> int:

@@ -6,19 +6,16 @@ directory, and judged by its descriptor before a byte of it is read.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
-from hpc_elastic.errors import StoreError, UnfitFileError
+from hpc_elastic.errors import StoreError
+from hpc_elastic.frameworks.own_files import require_own
 from hpc_elastic.frameworks.saving import make_private
 from hpc_elastic.record.checkpoint_files import read_facts
-from hpc_elastic.store.plain_file import owner_name
-from hpc_elastic.store.trust import others_write, trusted_uids
-from hpc_elastic.text import for_shell
 
 _PRIVATE = 0o600
 _FLAGS = os.O_CLOEXEC | os.O_NOCTTY
@@ -122,7 +119,7 @@ def _open_own(path: str) -> int:
     with _own_directory(path) as (directory, name):
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | _FLAGS, dir_fd=directory)
     try:
-        _check(fd, path, stat.S_IFREG)
+        require_own(fd, path, stat.S_IFREG)
     except BaseException:
         os.close(fd)
         raise
@@ -135,36 +132,7 @@ def _own_directory(path: str) -> Iterator[tuple[int, str]]:
     above, name = os.path.split(path)
     directory = os.open(above, os.O_RDONLY | os.O_DIRECTORY | _FLAGS)
     try:
-        _check(directory, above, stat.S_IFDIR)
+        require_own(directory, above, stat.S_IFDIR)
         yield directory, name
     finally:
         os.close(directory)
-
-
-def _check(fd: int, path: str, kind: int) -> None:
-    """Refuse a file or directory of another kind, or that another user has made or can write to.
-
-    Raises:
-        UnfitFileError: it is one.
-    """
-    found = os.fstat(fd)
-    owner = found.st_uid
-    if stat.S_IFMT(found.st_mode) != kind:
-        fix = f"see its kind: ls -l {for_shell(path)}"
-        raise UnfitFileError(path, "it is no plain file", errno=errno.EINVAL, fix=fix)
-    if owner not in trusted_uids():
-        raise UnfitFileError(
-            path,
-            f"it belongs to user {owner_name(owner)}, and can hold code that would run as you",
-            errno=errno.EPERM,
-            fix="copy the checkpoint, if you trust that user, and load your copy",
-        )
-    if others_write(fd):
-        place = path if kind == stat.S_IFDIR else os.path.dirname(path)
-        raise UnfitFileError(
-            path,
-            f"others can write to it (mode {stat.S_IMODE(found.st_mode):o}), "
-            "and so could have code run as you",
-            errno=errno.EPERM,
-            fix=f"if no other user has changed it: chmod -R go-w {for_shell(place)}",
-        )
