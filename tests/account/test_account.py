@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.account.account import account_of, pace_of, seconds_of_nodes
+from hpc_elastic.account.account import Pace, account_of, pace_of, seconds_of_nodes
 from hpc_elastic.account.facts import Doing, NodeUse, RunUse, WorkFact, encode_fact, parse_facts, use_of
 from hpc_elastic.account.spans import Bucket, History, SubmitTime
 from hpc_elastic.record.journal import (
@@ -249,6 +249,7 @@ def test_the_time_after_an_end_is_no_part_of_the_run() -> None:
     )
     account = account_of(History(records, (), [SubmitTime(0, 90.0), SubmitTime(1, 880.0)], now=950.0))
     assert {Bucket.QUEUED: 10.0 + 20.0, Bucket.MEETING: 10.0 + 50.0} == account.seconds
+    assert 770.0 == account.paused_s
 
 
 def test_pace_counts_everything_that_went_wrong() -> None:
@@ -332,3 +333,21 @@ def test_a_damaged_use_is_left_out(use: str) -> None:
     line = encode_fact(_used(1, "a.1", 9.0, NodeUse(4.0, 1, 1, 1))).replace(b"[4.0,1,1,1]", use.encode())
     (fact,) = parse_facts(line)
     assert (None, 9.0) == (fact.use, fact.at)
+
+
+def test_training_that_is_longer_than_its_time_loses_nothing() -> None:
+    """Two clocks may differ by a moment: a share is never negative."""
+    assert 0.0 == Pace(10, 100.0, 100.5).lost_share
+
+
+def test_a_stop_with_an_unknown_loss_adds_no_steps_to_those_of_its_cause() -> None:
+    """Workers that tell no step may have lost some, or none."""
+    (cause,) = account_of(History(CRASHED, [])).causes
+    assert (Cause.CRASH, 1, 0) == (cause.cause, cause.times, cause.lost_steps)
+
+
+def test_memory_alone_tells_nothing_of_allocated_cpus() -> None:
+    """An agent that cannot count CPU time has no share of it, and none of zero either."""
+    use = use_of([_used(1, "a.1", 9.0, NodeUse(None, 4, GIB))])
+    assert use is not None
+    assert (None, None) == (use.cpu_s, use.of_cpu_s)

@@ -53,3 +53,15 @@ def test_a_clock_that_is_set_moves_no_agent() -> None:
         Stamp(3740.0, "n1", "n1.7", 45.0),
     ]
     assert [100.0, 110.0, 120.0, 130.0, 140.0] == one_clock(given)
+
+
+def test_a_first_event_from_the_future_is_put_before_the_second() -> None:
+    """Nothing is known to be before it, so that the next event alone tells how late it can be."""
+    given = [Stamp(100.0, "a"), Stamp(1.0, "b"), Stamp(2.0, "b"), Stamp(3.0, "b")]
+    assert [1.0, 1.0, 2.0, 3.0] == one_clock(given)
+
+
+def test_of_two_readings_of_a_clock_that_was_set_the_earlier_one_counts() -> None:
+    """The clock was set 5 s ahead between two lines of an agent; a record between them is before or after."""
+    given = [Stamp(100.0, "n1", "n1.7", 5.0), Stamp(112.0, "n1"), Stamp(145.0, "n1", "n1.7", 45.0)]
+    assert [100.0, 107.0, 140.0] == one_clock(given)

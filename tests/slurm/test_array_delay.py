@@ -17,6 +17,7 @@ from hpc_elastic.slurm.client.answers import SlurmTask
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.run_jobs import job_start
+from hpc_elastic.slurm.run_jobs.submissions import JobRecord, encode_record
 from hpc_elastic.slurm.watch.array_delay import Looks, TaskWatch, is_delayed, start_returned
 from hpc_elastic.slurm.watch.job_watch import WatchOptions
 from tests.slurm.array_stand_in import ArraySlurm
@@ -100,6 +101,45 @@ def test_looks_end_and_begin_anew() -> None:
     looks.close()
     looks.begin()
     assert not looked.acquire(blocking=False)
+
+
+def test_looks_that_are_under_way_begin_anew_in_the_same_thread() -> None:
+    """Two at once would ask Slurm twice."""
+    began, go_on, looking = threading.Semaphore(0), threading.Semaphore(0), threading.Semaphore(1)
+
+    def look() -> None:
+        assert looking.acquire(blocking=False), "another thread looks"
+        began.release()
+        assert go_on.acquire(timeout=LIMIT_S)
+        looking.release()
+
+    looks = Looks(look, (0.0, 0.0))
+    looks.begin()
+    assert began.acquire(timeout=LIMIT_S)
+    looks.begin()
+    assert 1 == sum(thread.name == "array-return" for thread in threading.enumerate())
+    for _ in range(2):  # those of the second begin
+        go_on.release()
+        assert began.acquire(timeout=LIMIT_S)
+    go_on.release()
+    looks.close()
+
+
+def test_tasks_are_asked_for_by_the_newest_submission(paths: RunPaths) -> None:
+    """Those of earlier ones are over."""
+
+    class Tokens(Slurm):
+        def array_tasks(self, token: str, array: str) -> list[SlurmTask]:
+            asked.append(token)
+            return super().array_tasks(token, array)
+
+    asked: list[str] = []
+    assert [] == start_returned(paths, "7", Tokens())
+    for number in (0, 1):
+        record = encode_record(JobRecord(f"t{number}", "7"))
+        (Path(paths.submissions) / f"{number:06}.json").write_bytes(record)
+    assert [] == start_returned(paths, "7", Tokens())
+    assert ["", "t1"] == asked
 
 
 def test_a_task_reads_why_slurm_has_put_it_back(paths: RunPaths) -> None:

@@ -72,6 +72,7 @@ class TaskEnd:
             Path(self.paths.identity).write_text("{}")
         self.slurm = slurm
         self.said: list[str] = []
+        self.budgets = RequeueBudgets()
 
     def finish(
         self,
@@ -97,7 +98,7 @@ class TaskEnd:
         }
         start = Start.from_environ(self.paths, environ, relaunch=0, srun_exit_code=code)
         start = start._replace(launch_failure=failed_line(failure) if failure else None)
-        return Finish(start, RequeueBudgets(), self.slurm, clock or FakeClock(), self.said.append).run()
+        return Finish(start, self.budgets, self.slurm, clock or FakeClock(), self.said.append).run()
 
     def log(self, text: str) -> None:
         """Write what the batch script of task 1, and bash, have printed."""
@@ -396,3 +397,20 @@ def test_flags_that_are_wrong_are_recorded_though_no_agent_came(tmp_path: Path) 
     assert ("7", EPOCH) == (state.job_id, state.epoch)
     assert state.ending is not None
     assert ["cancel waiting 7"] == end.slurm.done
+
+
+@pytest.mark.parametrize(("holds", "code"), [(True, ExitCode.REQUEUE), (False, ExitCode.FAILED)])
+def test_a_spent_budget_has_the_other_tasks_save_first(
+    tmp_path: Path, *, holds: bool, code: ExitCode
+) -> None:
+    """Then this task waits until it is released, where its user wants that; else it has failed."""
+    end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))
+    again = RoundFormed(2, EPOCH, ROUND.members[:1], "n1", 1, None)
+    asked = DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "SIGTERM")
+    end.budgets = RequeueBudgets(max_preemptions=0, holds=holds)
+    ended = RoundEnded(1, Cause.PREEMPTION, ("n2",), None)
+    assert code == end.finish(STARTED, ROUND, asked, ended, LEFT, again).code
+    state = read_state(end.paths)
+    assert state.drain is not None
+    assert (Cause.PREEMPTION, Then.LEAVE) == (state.drain.cause, state.drain.then)
+    assert (["requeuehold 7_1"] if holds else []) == end.slurm.done

@@ -32,6 +32,7 @@ from hpc_elastic.slurm.end.batch_host import (
     script_is_alive,
     task_lost_its_script,
 )
+from hpc_elastic.slurm.run_jobs.job_start import LOCAL
 from hpc_elastic.testing.clock import FakeClock
 from tests.slurm.stand_in import FakeJob
 
@@ -218,6 +219,9 @@ def test_a_process_asks_whether_its_job_ends_for_its_script(drained: RunPaths, j
     assert ends_for_its_script(drained, SECOND_START)
     assert not ends_for_its_script(drained, {**SECOND_START, "SLURM_RESTART_COUNT": "0"})
     assert not ends_for_its_script(drained, {})
+    asked = len(job.questions)
+    assert not ends_for_its_script(drained, {**SECOND_START, LOCAL: "1"})
+    assert asked == len(job.questions)
 
 
 def test_a_survivor_that_cannot_reach_slurm_is_replaced_within_killwait(

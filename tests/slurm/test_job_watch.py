@@ -239,6 +239,29 @@ def test_a_warning_may_be_a_preemption(listen: Listen) -> None:
     assert (Cause.PREEMPTION, 100.0 + 40 + 15) == (told.cause, told.until)
 
 
+class CountingClock(SystemClock):
+    """A clock that counts how often it is read."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def monotonic(self) -> float:
+        """Return the time [s]."""
+        self.reads += 1
+        return super().monotonic()
+
+
+def test_a_watch_without_a_question_sleeps(listen: Listen) -> None:
+    """It reads the clock a few times for a question, and not for ever in between."""
+    clock = CountingClock()
+    heard = listen(Answers({"JobState": "COMPLETING", "Reason": "TimeLimit"}), clock)
+    for _ in range(5):
+        heard.watch.ask_why(100.0, is_warning=False)
+        heard.next()
+    heard.watch.close()
+    assert clock.reads < 100
+
+
 def looks(heard: Heard, clock: FakeClock) -> list[float]:
     """Look at the limit until the drain begins; return how long it was to the end each time [s]."""
     ends_at, found = clock.monotonic() + 400.0, []

@@ -327,3 +327,11 @@ def test_an_unknown_event_is_refused() -> None:
     with pytest.raises(InputError, match=r"there is no event 'fail'\n  fix: use some of failed, held, done"):
         check_events(("fail",))
     assert tuple(RunEvent) == check_events(())
+
+
+def test_a_local_run_that_is_over_waits_for_its_message(paths: RunPaths, job: FakeJob) -> None:
+    """Nothing comes after it, so that the reason of a failed message still gets into its log."""
+    write(paths, STARTED, ROUND, FAILED)
+    done = command(paths, job, "--srun-exit-code=1", "--notify-command=exit 3", HPC_ELASTIC_LOCAL="1")
+    assert 1 == done.returncode
+    assert "the message that the run is failed was not sent" in done.stderr

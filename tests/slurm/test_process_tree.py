@@ -158,3 +158,35 @@ def test_a_suspended_job_stands_still() -> None:
         process.send_signal(signal.SIGTERM)
         os.kill(pids[2], signal.SIGUSR1)
         assert signal.SIGTERM == process.wait(timeout=120)
+
+
+APART = """
+import os, signal, sys
+from hpc_elastic.slurm.watch.process_tree import run_apart
+
+def work(held):
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    is_same = sorted(blocked) == [signal.SIGUSR2]
+    print(held is not None, is_same, len(os.listdir("/proc/self/fd")) - open_before)
+    return 5
+
+signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGUSR2])
+open_before = len(os.listdir("/proc/self/fd"))
+{fault}
+code = run_apart(work)
+sys.stdout.flush()
+sys.exit(code)
+"""
+NO_ROOM = """
+def refuse():
+    raise BlockingIOError(11, "Resource temporarily unavailable")
+os.fork = refuse
+"""
+
+
+@pytest.mark.parametrize(("fault", "told"), [("", "True True"), (NO_ROOM, "False True 0")])
+def test_the_work_has_the_signals_of_its_caller(fault: str, told: str) -> None:
+    """Blocked are those that were, apart or, where there is no room for a process, in the same one."""
+    argv = [sys.executable, "-c", APART.format(fault=fault)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+    assert (5, told) == (done.returncode, done.stdout.strip()[: len(told)]), done.stderr

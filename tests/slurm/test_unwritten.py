@@ -104,6 +104,12 @@ def test_an_end_with_a_record_is_not_charged_again(entries: tuple[Entry, ...]) -
     assert [] == causes(state_of(BEGAN, ROUND), FIRST, SlurmSays(log=LOG))  # the start itself
 
 
+def test_without_a_known_batch_host_the_first_node_is_it() -> None:
+    """Slurm runs the script there; an old start has not recorded it."""
+    began = state_of(BEGAN._replace(batch_host=""), ROUND)
+    assert [(Cause.NODE_LOSS, ("n1",))] == causes(began, NEXT, SlurmSays(log=LOG))
+
+
 def test_starts_that_no_agent_has_begun_are_charged_too() -> None:
     """Each one by its own part of the log, as far as that can be told apart."""
     log = f"{LOG}{WORD.format('PREEMPTION')}" + "".join(
