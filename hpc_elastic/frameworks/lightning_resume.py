@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hpc_elastic.frameworks.torch.memory.rescue import steps_as_torch
 from hpc_elastic.frameworks.torch.train_state import Replicated, State
 from hpc_elastic.frameworks.torch.trainer_memory import MemoryState, TrainerMemory, trainer_memory
+from hpc_elastic.frameworks.torch.trees import unwrapped
 
 if TYPE_CHECKING:
     from hpc_elastic.frameworks.saving import Saves
@@ -205,7 +206,9 @@ def _name(found: MemoryState) -> str:
 
 def _objects(trainer: Any) -> State:
     """Return the objects of a training whose states differ from step to step."""
-    state: State = {"model": trainer.lightning_module, _PLACE: Replicated(LightningPlace(trainer))}
+    module, around = trainer.lightning_module, trainer.strategy.model
+    model = around if unwrapped(around) is module else module  # DDP around it tells of its buffers
+    state: State = {"model": model, _PLACE: Replicated(LightningPlace(trainer))}
     for number, optimizer in enumerate(trainer.optimizers):
         state[f"optimizer{number}"] = optimizer
     for number, config in enumerate(trainer.lr_scheduler_configs):

@@ -180,7 +180,8 @@ class TransformersResume:
         trainer = self._trainer()
         if trainer is None:
             return
-        optimizer = unwrapped(optimizer)
+        optimizer, around = unwrapped(optimizer), trainer.model_wrapped
+        model = around if unwrapped(around) is model else model  # DDP around it tells of its buffers
         self._state = {"model": model, "optimizer": optimizer, "lr_scheduler": Replicated(scheduler)}
         scaler = getattr(trainer.accelerator, "scaler", None)
         if scaler is not None:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.frameworks.torch import Checkpoints
@@ -19,7 +20,8 @@ class Experts(nn.Module):
     """A layer that is the same on all ranks, and what each rank has for itself.
 
     Args:
-        kind: a layer of other ``values``, ``shapes`` or ``names`` on each rank, or ``statistics`` alone.
+        kind: a layer of other ``values``, ``shapes`` or ``names`` on each rank, or ``statistics`` alone;
+            ``sent statistics``: DDP gives all ranks those of rank 0 before each forward pass.
     """
 
     def __init__(self, kind: str) -> None:
@@ -27,7 +29,7 @@ class Experts(nn.Module):
         rank = dist.get_rank()
         torch.manual_seed(7)
         self.shared = nn.Linear(2, 2)
-        torch.manual_seed(0 if kind == "statistics" else rank)
+        torch.manual_seed(0 if kind.endswith("statistics") else rank)
         self.own = nn.ModuleDict({f"{rank}" if kind == "names" else "all": nn.Linear(2, 2)})
         if kind == "shapes":
             self.own = nn.ModuleDict({"all": nn.Linear(2, 2 + rank)})
@@ -43,7 +45,8 @@ def experts(directory: str | None, kind: str, steps: int) -> dict[str, Any]:
     """Train layers that each rank has for itself, and save them after the last step."""
     net = Experts(kind)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
-    state = {"net": net, "optimizer": optimizer}
+    outer = DistributedDataParallel(net) if kind == "sent statistics" else net
+    state = {"net": outer, "optimizer": optimizer}
     checkpoints = Checkpoints(directory, every=None)
 
     def seen() -> list[Any]:
@@ -54,15 +57,16 @@ def experts(directory: str | None, kind: str, steps: int) -> dict[str, Any]:
     loaded = seen()
     for step in range(start, start + steps):
         optimizer.zero_grad()
-        net(torch.rand(3, 2, generator=torch.Generator().manual_seed(step))).backward()
+        outer(torch.rand(3, 2, generator=torch.Generator().manual_seed(step))).backward()
         optimizer.step()
         checkpoints.done(step + 1, state)
     if steps:
         checkpoints.save(start + steps, state)
     checkpoints.wait()
     memory = checkpoints._memory
-    is_able = memory is not None and memory.rescue is not None and memory.rescue.is_able
-    return {"start": start, "loaded": loaded, "seen": seen(), "is_able": is_able}
+    rescue = None if memory is None else memory.rescue
+    keeps = rescue is not None and rescue.is_able and bool(rescue._channel.keeper)
+    return {"start": start, "loaded": loaded, "seen": seen(), "keeps": keeps}
 
 
 def local_steps(kind: str) -> list[bool]:

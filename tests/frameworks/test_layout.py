@@ -151,6 +151,11 @@ def _of_a_large_buffer(state: dict[str, Any]) -> str:
     return "model.large was changed, and"
 
 
+def _of_a_place_in_a_large_buffer_through_data(state: dict[str, Any]) -> str:
+    state["model"].large.data[LARGE // 5] = 1.0  # far from all elements of the sample
+    return "model.large was changed through .data, and"
+
+
 def _another_parameter(state: dict[str, Any]) -> str:
     state["model"].layer.weight = torch.nn.Parameter(torch.ones(1, 2))
     return "model.layer.weight was replaced by another tensor"
@@ -158,7 +163,7 @@ def _another_parameter(state: dict[str, Any]) -> str:
 
 CHANGES = [
     *(_in_place, _through_data, _with_other_memory, _of_an_optimizer, _of_an_optimizer_through_data),
-    *(_of_a_large_buffer, _another_parameter),
+    *(_of_a_large_buffer, _of_a_place_in_a_large_buffer_through_data, _another_parameter),
 ]
 
 

@@ -77,10 +77,8 @@ def _rank(found: Program, row: Row, place: Path, rank: int) -> int:
 
 def be_rank(name: str, faults: Sequence[Fault], saves: bool, folder: str) -> None:
     """Be one rank of a program."""
-    import torch.distributed as dist  # noqa: PLC0415 - it is loaded
-
-    found, place = find(name), Path(folder)
-    _join(place)
+    place = Path(folder)
+    join(place)
 
     def checkpoints() -> Any:
         from hpc_elastic.frameworks.torch import Checkpoints  # noqa: PLC0415 - a bare program knows nothing
@@ -89,9 +87,19 @@ def be_rank(name: str, faults: Sequence[Fault], saves: bool, folder: str) -> Non
             return Checkpoints(every=SAVE_EVERY)
         return Checkpoints(place / "saved", every=SAVE_EVERY)
 
-    trial = Trial(place, tuple(Fault(*one) for one in faults), checkpoints if saves else None)
+    run_trial(find(name), Trial(place, tuple(Fault(*one) for one in faults), checkpoints if saves else None))
+
+
+def run_trial(found: Program, trial: Trial) -> None:
+    """Run a program in a rank that has joined the others."""
+    import torch.distributed as dist  # noqa: PLC0415 - it is loaded
+
     try:
-        _train(found, trial)
+        if found.run is not None:
+            found.run(trial)
+        else:
+            assert found.make is not None
+            train(trial, found.make)
     except InputError as error:
         trial.tell(refused=str(error))
         raise
@@ -99,15 +107,8 @@ def be_rank(name: str, faults: Sequence[Fault], saves: bool, folder: str) -> Non
         dist.destroy_process_group()
 
 
-def _train(found: Program, trial: Trial) -> None:
-    if found.run is not None:
-        found.run(trial)
-    else:
-        assert found.make is not None
-        train(trial, found.make)
-
-
-def _join(place: Path) -> None:
+def join(place: Path) -> None:
+    """Meet the other ranks."""
     import torch.distributed as dist  # noqa: PLC0415 - it is loaded
 
     if "HPC_ELASTIC_RUN_DIR" in os.environ:

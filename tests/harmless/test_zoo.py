@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from tests.harmless.preloading import run_preloaded
 from tests.harmless.recipes import Recipe
 from tests.harmless.table import HARMLESS, ROWS, row_of
 from tests.harmless.verdict import RIGHT, TrialResult, began_at, outcome, reasons, told
-from tests.harmless.warm import Asked, Warm
+from tests.harmless.warm import REPOSITORY, Asked, Warm
 
 pytestmark = [
     pytest.mark.torch,
@@ -130,3 +132,10 @@ def test_the_programs_are_those_of_the_table(warm: Warm) -> None:
     assert 60 <= len(programs)
     names = {f"{name}/{row}" for name in programs for row in (*ROWS, "all")}
     assert set() == known_failures().keys() - names
+
+
+def test_workers_and_nodes_that_are_killed_at_random_change_no_bit() -> None:
+    """One run; `python -m tests.harmless.chaos --minutes 60` makes as many as one likes."""
+    argv = [sys.executable, "-m", "tests.harmless.chaos", "--minutes", "0", "--seed", "5", "sync_batch_stats"]
+    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert (0, True) == (done.returncode, "rounds began from {" in done.stdout), done.stdout + done.stderr

@@ -11,6 +11,7 @@ import json
 import os
 import random
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +44,18 @@ class Training(NamedTuple):
     more: Sequence[Any] = ()
 
 
+class Pace(NamedTuple):
+    """The steps of a run.
+
+    Attributes:
+        steps: how many.
+        pause_s: before each [s].
+    """
+
+    steps: int = STEPS
+    pause_s: float = 0.0
+
+
 class PlannedError(Exception):
     """A fault that was planned."""
 
@@ -54,12 +67,18 @@ class Trial:
         place: a directory of the run.
         faults: in the order in which they happen.
         checkpoints: makes the `Checkpoints`; None: the program runs without.
+        pace: its steps.
     """
 
     def __init__(
-        self, place: Path, faults: Sequence[Fault] = (), checkpoints: Callable[[], Any] | None = None
+        self,
+        place: Path,
+        faults: Sequence[Fault] = (),
+        checkpoints: Callable[[], Any] | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self.place, self.faults = place, faults
+        self.pace = pace or Pace()
         self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.round = int(os.environ.get("HPC_ELASTIC_ROUND") or 1)
         self.checkpoints = checkpoints
@@ -85,6 +104,8 @@ class Trial:
         if self.first is None:
             self.first = step
             self.tell(begin=step)
+        if self.pace.pause_s:
+            time.sleep(self.pace.pause_s)
 
     # Data and steps
 
@@ -292,13 +313,13 @@ def train(trial: Trial, make: Callable[[Trial], Training]) -> None:
     """Run a program from where it is to its end."""
     training = make(trial)
     state, names = training.state, list(training.state)
-    steps: Iterable[int] = range(STEPS)
+    steps: Iterable[int] = range(trial.pace.steps)
     if trial.checkpoints is not None:
         from hpc_elastic.frameworks.torch import Replicated  # noqa: PLC0415 - a bare program knows nothing of it
 
         trial.hold_saves()
         state["trouble"] = Replicated(Troubled(trial))
-        steps = trial.checkpoints().steps(STEPS, state)
+        steps = trial.checkpoints().steps(trial.pace.steps, state)
     for step in steps:
         trial.begins(step)
         if step % EVALUATE_EVERY == 0:

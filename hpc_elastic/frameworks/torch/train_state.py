@@ -35,6 +35,7 @@ from hpc_elastic.frameworks.torch.trees import (
     RefusedStateError,
     has_state,
     leaves,
+    wrappers,
 )
 from hpc_elastic.named_tuple import NamedTuple
 
@@ -320,6 +321,27 @@ class TrainState:
             elif isinstance(value, self._lib.torch.Tensor):
                 found = {value: entry.name}
             yield from ((name, one) for one, name in found.items() if not hasattr(one, "to_local"))
+
+    def buffers(self) -> Iterator[tuple[str, Any, bool]]:
+        """Yield the buffers of modules: name, tensor, and whether DDP gives all ranks those of rank 0."""
+        torch = self._lib.torch
+        for entry in self._entries:
+            if isinstance(entry.value, torch.nn.Module):
+                kind = torch.nn.parallel.DistributedDataParallel
+                around = [one for one in wrappers(entry.owner[entry.key]) if isinstance(one, kind)]
+                is_sent = any(one.broadcast_buffers for one in around)
+                names = ModuleNames(entry.value)
+                own = {
+                    f"{entry.name}.{names.of(name)}"
+                    for name, _ in entry.value.named_parameters(remove_duplicate=False)
+                }
+                yield from (
+                    (leaf.name, leaf.value, is_sent)
+                    for leaf in self._tree(entry)[1]
+                    if leaf.name not in own
+                    and isinstance(leaf.value, torch.Tensor)
+                    and not hasattr(leaf.value, "to_local")
+                )
 
     def statistics(self, content: Mapping[str, Any]) -> frozenset[str]:
         """Return the names of buffers of modules, and of values that are no tensors.

@@ -46,6 +46,14 @@ def unwrapped(value: Any) -> Any:
     return value if name is None else unwrapped(getattr(value, name))
 
 
+def wrappers(value: Any) -> Iterator[Any]:
+    """Yield an object and those in it, from its outermost wrapper to itself."""
+    yield value
+    name = _name_inside(value, _WRAPPED)
+    if name is not None:
+        yield from wrappers(getattr(value, name))
+
+
 def _name_inside(value: Any, wrappers: dict[str, str]) -> str | None:
     kind: Any = type(value)
     return next((wrappers[name] for name in _kinds(kind) if name in wrappers), None)

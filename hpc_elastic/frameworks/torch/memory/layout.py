@@ -26,6 +26,8 @@ from hpc_elastic.named_tuple import NamedTuple
 
 _SMALL = 1 << 16  # bytes of a tensor that is copied after each step
 _SMALL_SUM = 1 << 22  # of all of them
+_SUMMED = 1 << 23  # bytes of larger ones of which a checksum is noted; on a GPU, which reads faster:
+_SUMMED_GPU = 1 << 30
 _STATES = 4096  # tensors in the states of optimizers; of more, a sample is compared
 
 
@@ -155,7 +157,8 @@ class Layout:
         Raises:
             UnfitStateError: a large one is not on the GPU of the others.
         """
-        small, beside, proven, total = list[int](), list[int](), list[int](), 0
+        small, beside, proven, summed, total = list[int](), list[int](), list[int](), list[int](), 0
+        left = _SUMMED if self.device is None else _SUMMED_GPU
         for number, (name, tensor) in enumerate(zip(self._others, tensors, strict=True)):
             size = tensor.numel() * tensor.element_size()
             if self.device is not None and tensor.device != self.device:
@@ -164,12 +167,19 @@ class Layout:
                 beside.append(number)
             elif name in self._states or size > _SMALL or total + size > _SMALL_SUM:
                 proven.append(number)
+                if (
+                    name not in self._states
+                    and size <= left
+                    and not isinstance(tensor, self._torch.nn.Parameter)
+                ):
+                    summed.append(len(self._stepped) + len(proven) - 1)
+                    left -= size
             else:
                 small.append(number)
                 total += size
         order = [*self._others]
         names = [*self._stepped, *(order[number] for number in proven)]
-        proof = Proof(self._torch, names, [*self._parameters, *(tensors[number] for number in proven)])
+        proof = Proof(self._torch, names, [*self._parameters, *(tensors[one] for one in proven)], summed)
         copies, more = (
             TensorCopies(self._torch, [tensors[number] for number in numbers]) for numbers in (small, beside)
         )

@@ -339,6 +339,7 @@ class NodeMemory:
         self.copies: MemoryCopies | None = None
         self._compares = rescue and ranks.size > 1
         self._steps = 0  # since the round has begun
+        self._first_keeps = False  # the state at a fault, and no other rank
         self.recovered: tuple[int, ...] = ()  # the rounds whose fault has lost next to nothing
         self._folder = ""
         channel, run_dir = environ.get(Env.CHANNEL), environ.get(Env.RUN_DIR)
@@ -361,20 +362,29 @@ class NodeMemory:
         if self._compares and self._steps > 1 and self._steps & (self._steps - 1) == 0:
             self._compare(state)  # a fault meanwhile finds this step noted, as a fault after it would
         if self.copies is not None:
-            self.copies.reached(step, state, is_rescued=self.rescue is not None and self.rescue.is_able)
+            is_rescued = self.rescue is not None and self.rescue.is_able and not self._first_keeps
+            self.copies.reached(step, state, is_rescued=is_rescued)
 
     def _compare(self, state: State) -> None:
         """Keep no state of one rank for all if they differ; all ranks call it.
 
-        That is after 1, 2, 4, 8 ... steps: ranks may be equal for a moment, and begin to differ late.
+        That is after 1, 2, 4, 8 ... steps: ranks may be equal for a moment, and begin to differ late. Where
+        buffers alone differ, and DDP gives all ranks those of rank 0 before they are used, that one keeps it.
         """
-        tensors = list[tuple[str, Any]]()
+        tensors, sent = list[tuple[str, Any]](), list[tuple[str, Any]]()
         with suppress(HpcElasticError):  # the state is refused where it is used
-            tensors = [*TrainState(self._lib, state).replicated()]
-        name = own_parameter(self._lib, self._ranks, tensors)
-        if name:
+            train = TrainState(self._lib, state)
+            tensors = [*train.replicated()]
+            for name, one, is_sent in train.buffers():
+                (sent if is_sent else tensors).append((name, one))
+        differing = own_parameter(self._lib, self._ranks, tensors)
+        if differing:
             self._compares = False
-            self.differs(name)
+            self.differs(differing)
+        elif not self._first_keeps and own_parameter(self._lib, self._ranks, sent):
+            self._first_keeps = True
+            if self.rescue is not None and self._ranks.rank:
+                self.rescue.leave_it()
 
     def differs(self, name: str) -> None:
         """Keep no state of one rank for all, as they differ; all ranks call it, a thread may.

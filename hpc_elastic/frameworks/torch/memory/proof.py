@@ -3,7 +3,7 @@
 PyTorch counts the changes of each tensor, but not those through ``.data``, of which optimizers, averaged
 weights and manual updates make use. So a sample of the content is noted beside the counters, in one call for
 all tensors, and the place in memory. A change through ``.data`` in place is not seen if it touches no element
-of the sample.
+of the sample; of tensors that change in places (memory banks, queues) a checksum of all of it is noted, too.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ SAMPLED = 256  # tensors, spread evenly over all of them
 RUNS = 4  # in each of those, spread evenly over its elements
 RUN = 16  # elements of a run
 _LOOSE = 16  # single elements of a tensor that does not lie in one piece
+_SUM_BYTES = 8  # of a checksum
 _data_ptr = methodcaller("data_ptr")
 
 
@@ -44,11 +45,15 @@ class Proof:
         torch: PyTorch.
         names: of the tensors.
         tensors: plain ones, on one device.
+        summed: the numbers of those of which a checksum is noted.
     """
 
-    def __init__(self, torch: Any, names: Sequence[str], tensors: Sequence[Any]) -> None:
+    def __init__(
+        self, torch: Any, names: Sequence[str], tensors: Sequence[Any], summed: Sequence[int] = ()
+    ) -> None:
         self._torch = torch
         self._names, self._tensors = names, tensors
+        self._summed = [tensors[one] for one in summed]
         self._version_of = torch.Tensor._version.__get__  # noqa: SLF001 - PyTorch's, for this
         self._places = addresses(tensors)
         chosen = spread(range(len(tensors)), SAMPLED, SAMPLED)
@@ -60,6 +65,8 @@ class Proof:
             found = list(_pieces(torch, tensors[one]))
             self._pieces += found
             self._owners += [one] * len(found)
+        self._sizes = [*map(len, self._pieces), *(_SUM_BYTES for _ in summed)]
+        self._owners += summed
 
     @property
     def is_stale(self) -> bool:
@@ -74,7 +81,7 @@ class Proof:
         return [*map(self._version_of, self._tensors)]
 
     def _sample(self) -> Any:
-        return joined(self._torch, self._pieces)
+        return joined(self._torch, [*self._pieces, *(_checksum(self._torch, one) for one in self._summed)])
 
     def counted(self, noted: Fingerprint) -> str:
         """Return which tensor has counted a change or got other memory since; empty: none has."""
@@ -90,7 +97,7 @@ class Proof:
         if now is None or self._torch.equal(now, noted.sample):
             return ""
         place = int((now != noted.sample).nonzero()[0])
-        ends = accumulate(map(len, self._pieces))
+        ends = accumulate(self._sizes)
         number = next(one for one, end in zip(self._owners, ends, strict=True) if place < end)
         return f"{self._names[number]} was changed through .data, and no optimizer has told of a step"
 
@@ -156,6 +163,15 @@ def _flat(torch: Any, tensor: Any) -> Any:
     """Return the bytes of a tensor; of one that does not lie in one piece, or is conjugated, a copy."""
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous()
     return flat.view(-1).view(torch.uint8)
+
+
+def _checksum(torch: Any, tensor: Any) -> Any:
+    """Return the bytes of the sum of a tensor's words, without a few bytes at its ends."""
+    with torch.no_grad():
+        flat = _flat(torch, tensor)
+        at = -flat.storage_offset() % _SUM_BYTES
+        words = flat[at : at + (len(flat) - at) // _SUM_BYTES * _SUM_BYTES].view(torch.int64)
+        return words.sum().view(1).view(torch.uint8)
 
 
 def spread(items: Sequence[Any], most: int, chosen: int) -> Sequence[Any]:

@@ -76,6 +76,7 @@ class Rescue:
         self._unproven = ""  # why the newest step that was noted is not kept
         self._own = OwnFile(self.folder, place.round, place.rank)
         self._is_over = False
+        self._keeps = True
         self._pid = os.getpid()  # children of this process keep nothing
         self._listener = heed(channel, self.keep)
         atexit.register(self._at_end)
@@ -107,8 +108,12 @@ class Rescue:
         except Exception as error:  # noqa: BLE001 - the training does not fail for it
             self._give_up(error)
             return
-        if self._listener is not None:
+        if self._listener is not None and self._keeps:
             self._channel.keeper = self._pid
+
+    def leave_it(self) -> None:
+        """Have other ranks keep the state; this one notes its own values."""
+        self._keeps, self._channel.keeper = False, 0
 
     def _give_up(self, error: Exception) -> None:
         self.stop()
@@ -205,7 +210,7 @@ class Rescue:
         """
         with self._lock:
             until = self._clock.monotonic() + wait_s
-            while not self._is_over:
+            while self._keeps and not self._is_over:
                 try:
                     why_not = self._kept()
                 except Exception as error:  # noqa: BLE001 - the process ends anyway
