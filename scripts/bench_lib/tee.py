@@ -34,6 +34,7 @@ LIMIT_S = 120.0
 _CONSOLE_LINE = re.compile(
     rb"\[(?:job|default|rank )(\d)\]:? ?rank (\d) step \d{6} loss 0.123456 lr 1.0e-04 tokens/s 12345"
 )
+_GAP = re.compile(rb"\.\.\. ([\d,]+) bytes were left out here; they are in ")
 
 
 class Printed(NamedTuple):
@@ -42,7 +43,8 @@ class Printed(NamedTuple):
     Attributes:
         took_s: start of the workers, or of their launcher, until all is in its place [s].
         broken: lines on the console that are not one whole line of one rank with its header.
-        lost: lines that are not on the console.
+        lost: lines that are not on the console, and that no line there says to be left out, as one does for a
+            reader that is starved at the end.
     """
 
     took_s: float
@@ -93,8 +95,10 @@ def _print(launcher: Launcher, mode: str, texts: list[str], *, is_whole: bool) -
         _check_files(Path(folder, "logs"), texts)
         lines = console.read_bytes().split(b"\n") if mode == "tee" else []
     whole = [line for line in lines if (match := _CONSOLE_LINE.fullmatch(line)) and match[1] == match[2]]
-    lost = WORKERS * LINES - len(whole) if lines else 0
-    return Printed(took_s, max(0, len(lines) - 1 - len(whole)), lost)
+    gaps = [int(match[1].replace(b",", b"")) for line in lines if (match := _GAP.search(line))]
+    told = sum(gaps) // len(_text_line(0, 0))
+    lost = WORKERS * LINES - len(whole) - told if lines else 0
+    return Printed(took_s, max(0, len(lines) - 1 - len(whole) - len(gaps)), lost)
 
 
 def _launch_argv(launcher: Launcher, mode: str, folder: str, texts: list[str]) -> list[str]:
@@ -118,12 +122,12 @@ def _write_texts(folder: str) -> list[str]:
     """Write what each worker is to print, and return the files."""
     texts = [os.path.join(folder, f"text.{rank}") for rank in range(WORKERS)]
     for rank, path in enumerate(texts):
-        lines = (
-            f"rank {rank} step {number:06d} loss 0.123456 lr 1.0e-04 tokens/s 12345\n"
-            for number in range(LINES)
-        )
-        Path(path).write_text("".join(lines))
+        Path(path).write_text("".join(_text_line(rank, number) for number in range(LINES)))
     return texts
+
+
+def _text_line(rank: int, number: int) -> str:
+    return f"rank {rank} step {number:06d} loss 0.123456 lr 1.0e-04 tokens/s 12345\n"  # all are equally long
 
 
 def _check_files(logs: Path, texts: list[str]) -> None:

@@ -28,7 +28,7 @@ def submit_killed(at: int, root: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_the_same_command_goes_on_wherever_submit_was_killed(
     workdir: Path, slurm_dir: StandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
