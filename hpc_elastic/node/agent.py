@@ -27,7 +27,7 @@ from hpc_elastic.secrets_out import secret_values
 
 FAST_LOOK_S = 0.02  # between two looks while nodes agree on something
 _CONSOLE_LOOK_S = 0.05  # between two looks while the console takes no more
-_PHASES = {Group.SUCCEEDED: Phase.SUCCEEDED, Group.STOPPED: Phase.STOPPED}
+PHASE_OF = {Group.SUCCEEDED: Phase.SUCCEEDED, Group.STOPPED: Phase.STOPPED}
 # acts that end the turns of a round
 _LAST = (Action.REJOIN, Action.LEAVE, Action.LEAVE_ALONE, Action.STAND_DOWN, Action.ABANDON)
 
@@ -270,7 +270,7 @@ class NodeAgent(ElasticAgent):
         self._run.report_agent_error(group.formed.number, wedge.first.to_json() if wedge else None)
 
     def _show_phase(self, status: Group) -> None:
-        phase, rounds = _PHASES.get(status), self._state.rounds
+        phase, rounds = PHASE_OF.get(status), self._state.rounds
         if phase is not None and (phase, rounds) != self._shown:
             self._run.set_phase(phase)
             self._shown = phase, rounds
