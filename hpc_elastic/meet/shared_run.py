@@ -447,9 +447,9 @@ class SharedRun:
         """Tell that a worker on this node failed while all were to save and leave."""
         return self.commit(FailedLeaving(self.membership.epoch, number, self.node, failure))
 
-    def report_never_asked(self, number: int, *, asks_now: bool = False) -> RunState:
+    def report_never_asked(self, found: NeverAsked) -> RunState:
         """Tell that the workers do not ask whether to stop, or that they do after all."""
-        return self.commit(NeverAsked(number, asks_now))
+        return self.commit(found)
 
     def report_stopped(self, number: int, node: str, ranks: tuple[int, ...]) -> None:
         """Record the stopped workers of a node (SIGSTOP), if that is not known."""

@@ -8,9 +8,18 @@ from hpc_elastic.meet.rules import Joined
 from hpc_elastic.meet.shared_fs import Interrupted
 from hpc_elastic.meet.shared_run import Outlook, SharedRun
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.node.decision import Action, AgentFacts, Group, Hang, RestartBudgets, decide, decide_blind
+from hpc_elastic.node.decision import (
+    Action,
+    AgentFacts,
+    Group,
+    Hang,
+    RestartBudgets,
+    decide,
+    decide_blind,
+    left_out,
+)
 from hpc_elastic.node.drain.drain import Stopping, UnaskedWatch
-from hpc_elastic.node.drain.leaving import Leaving, stay_out
+from hpc_elastic.node.drain.leaving import Leaving, stay_out, stay_out_for_failures
 from hpc_elastic.node.drain.signals import Signalled
 from hpc_elastic.node.listeners.telemetry_hooks import RENDEZVOUS, RUN
 from hpc_elastic.node.loop import RunWatch
@@ -114,7 +123,10 @@ class NodeAgent(ElasticAgent):
         if self._signalled.asks_to_leave:
             return self._leaving.without_workers()
         unfit = self._state.unfit.get(self._run.node) or self._said_bad() or self._parts.unfit(self._state)
-        return stay_out(self._parts, unfit) if unfit else None
+        if unfit:
+            return stay_out(self._parts, unfit)
+        is_to_leave = left_out(self._state, self._budgets, self._run.settings.min_nodes) == self._run.node
+        return stay_out_for_failures(self._parts) if is_to_leave else None
 
     def _said_bad(self) -> str:
         """Return why this node is bad by its workers, though their round ended for another reason."""
@@ -172,7 +184,7 @@ class NodeAgent(ElasticAgent):
         self._show_phase(status)
         self._look(status)
         self._workers.look_for_stuck(status)
-        self._unasked.look(group, status)
+        self._unasked.look(group, status, self._stopping.deadline)
         self._workers.hangs.look(status, counts=self._signalled.wish.cause is None)
         action = decide(self._facts(status))
         if action in _LAST:
@@ -351,4 +363,5 @@ def gather(run: SharedRun, others: Outlook, own: OwnFacts, budgets: RestartBudge
         hang=own.hang,
         leaves_alone=own.leaves_alone,
         word=own.word,
+        min_nodes=run.settings.min_nodes,
     )

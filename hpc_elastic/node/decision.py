@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import Cause, DrainRequested, Epoch, Then
-from hpc_elastic.record.same_failure import repeated_text
+from hpc_elastic.record.same_failure import lone_node, repeated_text
 from hpc_elastic.record.state import RunState
 from hpc_elastic.record.worker_word import Verdict, WorkerWord
 from hpc_elastic.settings.setting import usual
@@ -70,6 +70,7 @@ class AgentFacts(NamedTuple):
     budgets: RestartBudgets = RestartBudgets()
     word: WorkerWord | None = None  # of a worker of this node, about its node or the whole run
     leaves_alone: bool = False  # this node was asked to leave, and the others go on without it
+    min_nodes: int | None = None  # of a round; None: not known
 
 
 class Action(Enum):
@@ -127,6 +128,8 @@ def _after_the_round(facts: AgentFacts) -> Action:
         return Action.GIVE_UP if facts.moved_on else _when_all_stopped(facts, Action.GIVE_UP)
     if facts.state.leaving:  # a failure on the way out is no reason to end the run
         return _when_all_stopped(facts, Action.REPORT_DRAINED)
+    if left_out(facts.state, facts.budgets, facts.min_nodes) is not None:
+        return Action.REJOIN  # and that node leaves in place of joining
     if spent(facts.state, facts.budgets) is not None:
         return _give_up(facts)
     return Action.REJOIN
@@ -213,6 +216,28 @@ def spent(state: RunState, budgets: RestartBudgets) -> str | None:
     if state.ended.word is not None and has_given_up(state):
         return state.ended.word.text
     return _all_used(state, state.ended.cause, budgets) or _the_same_again(state, budgets)
+
+
+def left_out(state: RunState, budgets: RestartBudgets, min_nodes: int | None) -> str | None:
+    """Return the node that leaves before the run counts as failed: the same failure has always hit it alone.
+
+    Args:
+        state: the run.
+        budgets: how often each cause may end a round.
+        min_nodes: of a round; None: not known.
+
+    Returns:
+        The node, if enough others are left; None: there is none.
+    """
+    ends, ended = state.repeated, state.ended
+    if min_nodes is None or ended is None or ended.word is not None or not ends or ended is not ends[-1]:
+        return None
+    node = lone_node(ends)
+    if node is None or spent(state, budgets) is None:
+        return None
+    members = {member.node for member in state.round.members} if state.round is not None else set()
+    others = members.union(state.expected) - state.lost - {node}
+    return node if len(others) >= min_nodes else None
 
 
 def has_given_up(state: RunState, word: WorkerWord | None = None) -> bool:

@@ -307,11 +307,12 @@ class Requeued(NamedTuple):
 
 
 class NodeUnfit(NamedTuple):
-    """The probe of a node failed: it stays out of this start of the job, and no node waits for it."""
+    """A node is unfit: it stays out of this start of the job, and no node waits for it."""
 
     epoch: Epoch
     node: str
     reason: Prose  # for people: the property, its value, the need, the fix
+    by_failures: bool = False  # workers have failed there again and again; no check has found anything
 
 
 class HangSuspected(NamedTuple):
@@ -343,10 +344,11 @@ class NodeTaken(NamedTuple):
 
 
 class NeverAsked(NamedTuple):
-    """The workers do not ask whether to stop: they are ended unsaved when Slurm wants their nodes back."""
+    """The workers do not ask whether to stop, so they cannot save when they are to leave."""
 
     number: int  # of the round in which that was found
     asks_now: bool = False  # they do since then: an import or a first step has taken long
+    runs_on_s: float | None = None  # they run on for so long when a user stops them; None: not at all
 
 
 class RanksStopped(NamedTuple):
@@ -524,9 +526,8 @@ def news_name(number: int) -> str:
 def encode(entry: Entry, *, at: float, by: str, role: Role = Role.AGENT) -> bytes:
     """Return the JSON form of a record; its number is its file name."""
     kind = _KIND_OF[type(entry)]
-    head = {"format": FORMAT, "version": __version__, "kind": kind, "at": round(at, 3)}
-    data = {**head, "by": by, "role": role, **entry._asdict()}
-    return json.dumps(data).encode()
+    head = {"format": FORMAT, "version": __version__, "kind": kind, "at": round(at, 3), "by": by}
+    return json.dumps({**head, "role": role, **entry._asdict()}).encode()
 
 
 class RecordError(RendezvousStateError):
@@ -573,9 +574,8 @@ def parse_all(found: Iterable[tuple[int, bytes]]) -> list[Record]:
             head = decode(_Head, fields)
             entry = cast("Entry", decode(kind, fields))
         except DamagedError as error:
-            text = f"journal record {number} is damaged: {error}\n"
-            fix = "  fix: bring the file back from a backup or snapshot, or submit a new run"
-            raise RecordError(number, text + fix) from error
+            fix = "bring the file back from a backup or snapshot, or submit a new run"
+            raise RecordError(number, f"journal record {number} is damaged: {error}\n  fix: {fix}") from error
         records.append(Record(number, head.at, head.by, entry, head.role))
     return records
 

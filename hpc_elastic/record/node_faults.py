@@ -31,7 +31,7 @@ from hpc_elastic.record.journal import (
     RoundFormed,
     Then,
 )
-from hpc_elastic.record.same_failure import is_early
+from hpc_elastic.record.same_failure import is_early, signature
 from hpc_elastic.record.state import RunState, apply
 from hpc_elastic.record.worker_word import bad_node
 from hpc_elastic.store.node_events import Fault, NodeEvent
@@ -72,7 +72,7 @@ def node_faults(records: Iterable[Record], run_id: str) -> list[Blamed]:
             if not _is_drill(record, drilled):
                 loop, hangs = _count(loop, state, record, common), _next_hang(hangs, state, record.entry)
             for host, fault, detail in _faults(state, record, loop, hangs):
-                if host in drilled:
+                if host in drilled or _is_refuted(state, record, records):
                     continue
                 if fault is Fault.NODE_LOSS and (
                     state.rounds in together
@@ -86,6 +86,23 @@ def node_faults(records: Iterable[Record], run_id: str) -> list[Blamed]:
             drilled = drilled if is_void else _drilled(drilled, record.entry)
         state = after
     return found
+
+
+def _is_refuted(state: RunState, record: Record, records: Sequence[Record]) -> bool:
+    """Tell whether failures that made a node leave have come on others after it: then it is the program.
+
+    Args:
+        state: the run before.
+        record: an entry about a node.
+        records: the whole journal.
+    """
+    entry = record.entry
+    if not isinstance(entry, NodeUnfit) or not entry.by_failures or not state.repeated:
+        return False
+    was = signature(state.repeated[-1])
+    later = (one.entry for one in records if one.number > record.number)
+    ends = (one for one in later if isinstance(one, RoundEnded))
+    return any(entry.node not in one.nodes and signature(one) == was for one in ends)
 
 
 def _drilled(nodes: frozenset[str], entry: Entry) -> frozenset[str]:

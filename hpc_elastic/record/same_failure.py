@@ -27,12 +27,12 @@ def signature(ended: RoundEnded) -> str:
     only the place counts, as its message names ranks and nodes.
     """
     failure = ended.failure or {}
-    what = failure.get("place") or re.sub(_VARYING, "#", _head(failure))
+    what = failure.get("place") or re.sub(_VARYING, "#", head_of(failure))
     return f"{ended.cause.value} {failure.get('exitcode', 1)} {what}"
 
 
-def _head(failure: dict[str, Any]) -> str:
-    """Return the first line of the message; without one the last line of the worker's output."""
+def head_of(failure: dict[str, Any]) -> str:
+    """Return the first line of a failure's message; without one the last line of the worker's output."""
     message = str(failure.get("message") or "").strip()
     if message:
         return message.splitlines()[0][:_HEAD]

@@ -93,7 +93,7 @@ class RunFields(NamedTuple):
     hang: HangSuspected | None = None  # the newest suspicion in the newest round
     note: Note | DrillBegan | DrillCalledOff | None = None  # the newest one of this epoch; it decides nothing
     progress: Progress = Progress()  # of the starts of this submission
-    never_asks: bool = False  # the workers of this submission do not ask whether to stop
+    never_asked: NeverAsked | None = None  # the workers of this submission do not ask whether to stop
     stopped_ranks: Mapping[str, tuple[int, ...]] = {}  # by node, that stand still by a signal in this round
     slow: Mapping[str, NodeSlow] = {}  # by node, in this round
     held_warning: WarningHeld | None = None  # the last one that came too early in this round
@@ -109,6 +109,11 @@ class RunState(RunFields):
     def running(self) -> RoundFormed | None:
         """The round whose workers run, if any."""
         return self.round if self.ended is None else None
+
+    @property
+    def never_asks(self) -> bool:
+        """Whether the workers of this submission do not ask whether to stop."""
+        return self.never_asked is not None
 
     @cached_property
     def _wish(self) -> SizeWanted | None:
@@ -233,7 +238,7 @@ def _epoch(state: RunState, entry: EpochStarted) -> RunState:
         if is_new_start
         else state.progress,
         drain=_stop_still_wanted(state, entry),
-        never_asks=state.never_asks and not resubmitted,
+        never_asked=None if resubmitted else state.never_asked,
         notified=state.notified,
     )
 
@@ -397,14 +402,14 @@ def _stop_at(state: RunState, entry: StopAgreed) -> RunState:
     if entry.step < 0:
         return state._replace(stop_step=entry.step)
     progress = state.progress._replace(tells=True)
-    return state._replace(stop_step=entry.step, progress=progress, never_asks=False)
+    return state._replace(stop_step=entry.step, progress=progress, never_asked=None)
 
 
 def _never_asked(state: RunState, entry: NeverAsked) -> RunState:
     running = state.running
     if running is None or running.number != entry.number:
         return state
-    return state._replace(never_asks=not entry.asks_now)
+    return state._replace(never_asked=None if entry.asks_now else entry)
 
 
 def _ranks_stopped(state: RunState, entry: RanksStopped) -> RunState:

@@ -220,8 +220,8 @@ def _backend_of(state_holder: object) -> RendezvousBackend:
     if not isinstance(state_holder, _BackendRendezvousStateHolder):
         raise TypeError(
             f"state_holder is {type(state_holder).__name__!r}, which keeps the state in another form; "
-            "write _BackendRendezvousStateHolder(backend, settings) of hpc_elastic.rendezvous.dynamic_rendezvous, "
-            "or DynamicRendezvousHandler.from_backend"
+            "write _BackendRendezvousStateHolder(backend, settings) of this module, or "
+            "DynamicRendezvousHandler.from_backend"
         )
     return state_holder.backend
 
@@ -272,7 +272,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         TypeError: the state is held by something else, such as torch's holder.
     """
 
-    def __init__(  # noqa: PLR0913 - torch's signature
+    def __init__(
         self,
         node: NodeDesc,
         settings: RendezvousSettings,

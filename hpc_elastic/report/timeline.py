@@ -380,7 +380,18 @@ def _node_taken(entry: NodeTaken, _before: RunState, _span_s: float | None) -> s
 def _never_asked(entry: NeverAsked, _before: RunState, _span_s: float | None) -> str:
     if entry.asks_now:
         return "the workers ask whether to stop now: they can save when their nodes are wanted back"
-    return "the workers do not ask whether to stop: they cannot save when their nodes are wanted back"
+    return never_asks_text(entry)
+
+
+def never_asks_text(found: NeverAsked) -> str:
+    """Return the fate of workers that do not ask whether to stop, as a sentence."""
+    what = "the workers do not ask whether to stop"
+    if found.runs_on_s is None:
+        return f"{what}: they cannot save when their nodes are wanted back"
+    return (
+        f"{what}: they run on until their time is up (--unasked), {span_text(found.runs_on_s)} after a stop, "
+        "at a preemption what Slurm grants"
+    )
 
 
 def _ranks_stopped(entry: RanksStopped, _before: RunState, _span_s: float | None) -> str:

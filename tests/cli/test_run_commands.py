@@ -22,6 +22,7 @@ from hpc_elastic.record.journal import (
     Epoch,
     EpochStarted,
     Member,
+    NeverAsked,
     RoundEnded,
     RoundFormed,
     RunEnded,
@@ -347,6 +348,32 @@ def test_stop_works_without_slurm(paths: RunPaths, capfd: pytest.CaptureFixture[
     assert 0 == app.run(["stop", "4711", "--json"])
     told = json.loads(capfd.readouterr().out)
     assert ("status", "draining") == (told["kind"], told["phase"])
+
+
+def test_stop_tells_how_long_workers_run_on(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """Those that do not ask whether to stop, where they may: status has the same, and advises nothing."""
+    write(paths, STARTED, round_of(1), NeverAsked(1, runs_on_s=120.0))
+    assert 0 == app.run(["stop", "4711"])
+    said = capfd.readouterr().out
+    assert "the workers do not ask whether to stop: they run on for up to 2 min 0 s\n" in said
+    assert "to end them now: hpc-elastic cancel" in said
+    assert 0 == app.run(["status", "4711"])
+    told = " ".join(capfd.readouterr().out.split())
+    assert "they run on until their time is up (--unasked), 2 min 0 s after a stop" in told
+    assert "--unasked run-on lets" not in told
+    assert 0 == app.run(["stop", "4711"])
+    assert "its workers have not ended yet" in capfd.readouterr().out
+
+
+def test_stop_tells_that_workers_may_run_on_before_it_is_known_whether_they_ask(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By the setting of the job; with the usual one nothing is said."""
+    write(paths, STARTED, round_of(1))
+    Path(paths.job).write_text(json.dumps({"format": 1, "spec": {"name": "toy", "unasked": "run-on"}}))
+    assert 0 == app.run(["stop", "4711"])
+    said = capfd.readouterr().out
+    assert "run on until their time is up (--unasked run-on); hpc-elastic status tells how long" in said
 
 
 def test_scale_pauses_a_larger_round_and_is_kept(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:

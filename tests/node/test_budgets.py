@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.node.decision import RestartBudgets, spent
-from hpc_elastic.record.journal import Cause, Entry, RoundEnded
+from hpc_elastic.node.decision import RestartBudgets, left_out, spent
+from hpc_elastic.record.journal import Cause, Entry, NodeUnfit, RoundEnded
 from hpc_elastic.record.state import RunState
-from tests.meet.build import REQUEUED, RESUBMITTED, after, formed, start
+from tests.meet.build import E0, REQUEUED, RESUBMITTED, after, formed, start
 
 
 def ends(cause: Cause, times: int, *, saved: int | None = None) -> tuple[Entry, ...]:
@@ -106,3 +106,48 @@ def test_the_only_node_of_a_run_is_not_to_blame() -> None:
             failure = {"message": "x", "ran_s": 60.0}
             rounds += [formed(number, nodes), RoundEnded(number, Cause.CRASH, ("n1",), failure)]
         assert words in (spent(after(*rounds), budgets) or "")
+
+
+THREE = ("n1", "n2", "n3")
+TWICE = RestartBudgets(crash=9, same_failure=2)
+
+
+def failing(*nodes: str, of: tuple[str, ...] = THREE) -> tuple[Entry, ...]:
+    """Return the rounds of a run whose workers have failed alike on these nodes, one after the other."""
+    rounds: list[Entry] = [start(expected=of)]
+    for number, node in enumerate(nodes, 1):
+        rounds += [formed(number, of), RoundEnded(number, Cause.CRASH, (node,), {"message": "x"})]
+    return tuple(rounds)
+
+
+def test_a_node_that_always_fails_leaves_before_the_run_has_failed() -> None:
+    """While enough others are left; whichever budget is spent."""
+    state = after(*failing("n2", "n2"))
+    assert "n2" == left_out(state, TWICE, 2)
+    assert "n2" == left_out(state, RestartBudgets(crash=1), 2)
+    assert [None, None] == [left_out(state, TWICE, least) for least in (3, None)]
+    gone = after(NodeUnfit(E0, "n2", "x", by_failures=True), state=state)
+    assert "n2" == left_out(gone, TWICE, 2)  # for those that have not gone on yet
+    assert left_out(after(NodeUnfit(E0, "n1", "x"), state=state), TWICE, 2) is None  # n3 alone is left
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        failing("n2"),
+        failing("n2", "n1"),
+        failing("n2", "n2", "n1"),
+        (*failing("n2", "n2"), formed(3, THREE)),
+        (*failing("n2", "n2"), formed(3, THREE), RoundEnded(3, Cause.NODE_LOSS, ("n1",), None)),
+        failing("n2", "n2", of=("n2",)),
+    ],
+    ids=["once", "elsewhere", "elsewhere-last", "goes-on", "another-end", "alone"],
+)
+def test_nobody_leaves_for_the_failures_of_a_program(entries: tuple[Entry, ...]) -> None:
+    """What has hit others too, or only once, is no matter of one node."""
+    assert left_out(after(*entries), TWICE, 1) is None
+
+
+def test_nobody_leaves_while_restarts_are_left() -> None:
+    """The next round may be spared."""
+    assert left_out(after(*failing("n2", "n2")), RestartBudgets(crash=9, same_failure=3), 1) is None

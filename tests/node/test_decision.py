@@ -229,6 +229,14 @@ def test_a_crash_beside_a_lost_node_costs_no_run(group: Group) -> None:
     assert Action.REJOIN == decide(facts(CRASHED, group, budgets=RestartBudgets(crash=0), moved_on=True))
 
 
+def test_a_node_that_always_fails_is_left_out_before_the_run_is_given_up() -> None:
+    """All rejoin, and that node leaves instead; with too few others the run has failed."""
+    state = after(start(), formed(1), crash(1), formed(2), crash(2))
+    known = facts(state, Group.STOPPED, round=2, budgets=RestartBudgets(crash=1), everyone_stopped=True)
+    assert Action.REJOIN == decide(known._replace(min_nodes=1))
+    assert Action.GIVE_UP == decide(known._replace(min_nodes=3))
+
+
 def _is_spent(state: RunState, crashes: int) -> bool:
     return spent(state, RestartBudgets(crash=crashes)) is not None
 

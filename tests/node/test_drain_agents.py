@@ -214,7 +214,8 @@ def test_workers_that_never_ask_may_run_on(make: MakeAgents) -> None:
     assert 0 == agents.code(0)  # they have come to their end
     assert 2 == len(said(agents, "saved"))
     output = agents.output(0)
-    assert 1 == output.count("do not ask whether to stop: a preemption and the time limit let them run on")
+    assert 1 == output.count("do not ask whether to stop: a signal and hpc-elastic stop let them run on")
+    assert 1 == output.count("the workers run on until their time is up, in ")
     assert "    if worker.should_stop():\n" in output
     assert "the workers get the signal to end" not in output
 

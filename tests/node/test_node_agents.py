@@ -17,11 +17,42 @@ from hpc_elastic.record.journal import (
     Drained,
     Epoch,
     EpochStarted,
+    NodeUnfit,
     RoundEnded,
 )
-from hpc_elastic.record.run_log import open_log
+from hpc_elastic.record.node_faults import node_faults
+from hpc_elastic.record.run_log import open_log, read_records
 from hpc_elastic.slurm.operate.scale import scale
+from hpc_elastic.store.node_events import Fault
 from tests.node.agents import SLEEP, MakeAgents, crash, gone, slurm, wait_for
+
+FAILS_ON_NODE_1 = (
+    """
+import time
+if os.environ["HPC_ELASTIC_NODE"] == "n1":
+    raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+if os.environ["WORLD_SIZE"] == "6":
+    """
+    + SLEEP
+)
+
+
+def test_a_node_that_always_fails_is_left_out_and_the_others_go_on(make: MakeAgents) -> None:
+    """Its agent leaves as unfit, with the failure in its words; the run is done without it."""
+    agents = make(FAILS_ON_NODE_1).submitted()
+    for node in range(3):
+        flags = ("--nnodes=2:3", "--max-restarts=9", "--same-failure=2", "--redirects=3")
+        agents.start(node, *flags, env=slurm(f"n{node}", "n[0-2]"))
+    assert [0, ExitCode.UNFIT, 0] == [agents.code(node) for node in range(3)]
+    assert [3, 3, 2] == [len(formed.members) for formed in agents.rounds()]
+    (unfit,) = agents.entries(NodeUnfit)
+    assert unfit.by_failures
+    assert "n1" == unfit.node
+    assert "the same failure 2 times in a row, always on n1" in unfit.reason
+    assert "CUDA out of memory" in unfit.reason
+    (blamed,) = node_faults(read_records(agents.paths), "r")
+    assert (unfit.node, Fault.UNFIT) == (blamed.event.host, blamed.event.fault)
+    assert "the run goes on without that node first" in agents.output(1)
 
 
 def test_workers_get_their_places(make: MakeAgents) -> None:

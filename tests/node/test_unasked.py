@@ -42,7 +42,7 @@ def state_of(*entries: Entry) -> RunState:
 class World:
     """A watch, what it rests on, and what it says."""
 
-    def __init__(self, me: str = "n1.1", *, runs_on: bool = False) -> None:
+    def __init__(self, me: str = "n1.1", *, runs_on: bool = False, in_job: bool = True) -> None:
         self.now = 0.0
         self.said: list[str] = []
         self.told: list[int] = []
@@ -57,21 +57,25 @@ class World:
             log=SimpleNamespace(say=self.said.append),
             times=SimpleNamespace(drain=DrainTimes(unasked=Unasked(runs_on=runs_on))),
             rendezvous=SimpleNamespace(run=self.run),
+            notices=SimpleNamespace(is_below_slurm=in_job),
+            environ={},
         )
         self.channel = SimpleNamespace(asks_should_stop=False)
         self.group: Any = SimpleNamespace(formed=ROUND, channels=[self.channel])
         self._watch = UnaskedWatch(parts)
 
-    def tell(self, number: int, *, asks_now: bool = False) -> None:
+    def tell(self, found: NeverAsked) -> None:
         """Take note of a report."""
-        (self.taken_back if asks_now else self.told).append(number)
-        self.run.state = state_of(STARTED, ROUND, NeverAsked(number, asks_now))
+        (self.taken_back if found.asks_now else self.told).append(found.number)
+        self.run.state = state_of(STARTED, ROUND, found)
 
-    def look(self, after_s: float = 0.0, status: Group = Group.RUNNING) -> bool:
+    def look(
+        self, after_s: float = 0.0, status: Group = Group.RUNNING, deadline: float | None = None
+    ) -> bool:
         """Let time pass and look; return whether anything was said."""
         self.now += after_s
         before = len(self.said)
-        self._watch.look(self.group, status)
+        self._watch.look(self.group, status, deadline)
         return len(self.said) > before
 
 
@@ -80,7 +84,36 @@ def test_it_is_told_once_after_the_first_minute() -> None:
     world = World()
     assert [False, False, True, False] == [world.look(s) for s in (0.0, LOOK_AFTER_S - 1, 1.0, 1000.0)]
     assert [1] == world.told
-    assert "end them at once, unsaved" in world.said[0]
+    assert "a preemption and the time limit end them at once, unsaved" in world.said[0]
+    assert "--unasked run-on" in world.said[0]
+
+
+def test_outside_a_job_it_is_told_in_one_line_when_the_workers_are_to_stop() -> None:
+    """Before that nothing may want the node back, and torchrun says nothing either."""
+    world = World(in_job=False)
+    assert [False, False] == [world.look(s) for s in (0.0, LOOK_AFTER_S)]
+    assert [] == world.told
+    world.run.state = state_of(STARTED, ROUND, DRAIN, StopAgreed(1, -1))
+    assert world.look()
+    assert [1] == world.told
+    (said,) = world.said
+    assert "a signal and hpc-elastic stop end them at once, unsaved" in said
+    assert 1 == len(said.splitlines())
+
+
+def test_the_time_that_workers_run_on_is_told_once() -> None:
+    """By the node that speaks for all; the record has the time that a stop leaves them."""
+    world, other = World(runs_on=True), World("n2.1", runs_on=True)
+    for one in (world, other):
+        one.look()
+        one.look(LOOK_AFTER_S)
+        one.run.state = state_of(STARTED, ROUND, NeverAsked(1, runs_on_s=90.0), DRAIN, StopAgreed(1, -1))
+    assert [True, False] == [world.look(deadline=world.now + left_s) for left_s in (80.0, 70.0)]
+    assert "the workers run on until their time is up, in 80 s (--unasked)" == world.said[-1]
+    assert not other.look(deadline=other.now + 80.0)
+    never_asked = world.run.state.never_asked
+    assert never_asked is not None
+    assert 90.0 == never_asked.runs_on_s
 
 
 def test_workers_that_ask_after_a_long_start_are_believed() -> None:
@@ -123,6 +156,7 @@ def test_a_drain_is_told_of_when_all_have_said_that_they_do_not_ask() -> None:
     world.run.state = state_of(STARTED, ROUND, DRAIN, StopAgreed(1, -1))
     assert world.look()
     assert "let them run on until the time is up" in world.said[0]
+    assert "--unasked run-on" not in world.said[0]
 
 
 @pytest.mark.parametrize("why", ["asks", "another node's turn", "gone"])

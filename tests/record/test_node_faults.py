@@ -68,6 +68,18 @@ def test_a_node_that_is_bad_by_its_worker_is_unfit() -> None:
     assert [] == told(START, formed(1), end)
 
 
+def test_a_node_that_has_left_for_failures_is_unfit_unless_they_follow_the_run() -> None:
+    """The same failure on another node, after it has left, shows that it is the program's."""
+    left = [
+        *crashes("n2", "n2"),
+        NodeUnfit(EPOCH, "n2", "always there", by_failures=True),
+        formed(3, "n1 n3"),
+    ]
+    assert [("n2", Fault.UNFIT)] == told(*left)
+    assert [("n2", Fault.UNFIT)] == told(*left, ended(3, Cause.CRASH, "n1", failure={"exitcode": 9}))
+    assert [] == told(*left, ended(3, Cause.CRASH, "n1", failure=LATE))
+
+
 def crashes(*nodes: str, world: str = "n1 n2 n3") -> list[Entry]:
     """Return a journal with a crash on each of these nodes, one after the other."""
     entries: list[Entry] = [START]

@@ -160,7 +160,10 @@ def torchs_parser() -> Parser:
     for title, rows in OF_TORCHRUN.items():
         add_settings(made.add_argument_group(title), rows)
     made.add_argument(
-        *_COMPLETION, action=_PrintCompletion, metavar="|".join(_SHELLS), help="Print the completion of a shell"
+        *_COMPLETION,
+        action=_PrintCompletion,
+        metavar="|".join(_SHELLS),
+        help="Print the completion of a shell",
     )
     made.torchs = {flag for flag in made.known_flags() if flag not in ("-h", "--help")}
     add_settings(made.add_argument_group("beyond torchrun"), OWN)
@@ -187,10 +190,8 @@ class _PrintCompletion(argparse.Action):
             parser.error(f"argument {_COMPLETION[0]}: {_cut(shell)!r} is none of {', '.join(_SHELLS)}")
         from hpc_elastic.isolated.lookup import argv_here  # noqa: PLC0415 - rare
 
-        argv = argv_here()
-        environ = {**os.environ, "_HPC_ELASTIC_COMPLETE": f"source_{shell}"}
-        _, status = os.waitpid(os.posix_spawn(argv[0], argv, environ), 0)
-        parser.exit(os.waitstatus_to_exitcode(status))
+        argv = ("env", f"_HPC_ELASTIC_COMPLETE=source_{shell}", *argv_here())
+        parser.exit(os.spawnvp(os.P_WAIT, argv[0], argv))  # noqa: S606 - a program of ours
 
 
 class Parser(argparse.ArgumentParser):

@@ -42,7 +42,7 @@ from hpc_elastic.report.queue_text import (
     wait_times_text,
 )
 from hpc_elastic.report.run_status import NOT_RECORDED, member_texts, torchrun_marks
-from hpc_elastic.report.timeline import span_text, stopped_ranks_text
+from hpc_elastic.report.timeline import never_asks_text, span_text, stopped_ranks_text
 from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.settings.table import in_force
 from hpc_elastic.slurm.client.commands import Slurm
@@ -77,8 +77,8 @@ from hpc_elastic.typed_json import whole_number
 _HELD = ".held"
 
 NEVER_ASKS = (
-    "the workers do not ask whether to stop (hpc_elastic.worker.should_stop), so a preemption ends them "
-    "unsaved; --unasked run-on lets a program that saves by itself run on"
+    "the workers do not ask whether to stop (hpc_elastic.worker.should_stop), so a stop or a preemption ends "
+    "them unsaved; --unasked run-on lets a program that saves by itself run on"
 )
 LET_GO_ON = "time does not count until then; kill -CONT of its process on that node lets it go on"
 
@@ -160,7 +160,10 @@ def _saves(run: RunFiles, newest: int) -> list[tuple[str, str]]:
     state, progress = run.state, run.state.progress
     if state.ending is not None:
         return []
-    never_asks = [("stops", NEVER_ASKS)] if state.never_asks else []
+    never_asks = []
+    if state.never_asked is not None:
+        ends = state.never_asked.runs_on_s is None
+        never_asks = [("stops", NEVER_ASKS if ends else never_asks_text(state.never_asked))]
     text = saves_text(progress.of_ended(newest) if is_running(run) else progress, newest, None)
     return [*never_asks, ("saves", text)] if text else never_asks
 

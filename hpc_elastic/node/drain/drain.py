@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpc_elastic.ids import Env
 from hpc_elastic.meet.join_progress import barrier_text, is_due
 from hpc_elastic.meet.rules import is_proposer
 from hpc_elastic.meet.shared_run import SharedRun
@@ -27,21 +28,23 @@ from hpc_elastic.node.stop_rules import (
 from hpc_elastic.node.workers.local_group import LocalGroup
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import is_half_saved
+from hpc_elastic.record.journal import NeverAsked
 from hpc_elastic.record.state import RunState
 from hpc_elastic.store.files import list_names
 
 LOOK_S = 0.1  # between two looks at the marks
 LOOK_AFTER_S = 60.0  # since the start of the workers; imports and a first step take time
 _QUIET_S = 8.0  # a shorter wait for the workers of other nodes is not shown
-_ENDS = "end them at once, unsaved"
-_RUN_ON = "let them run on until the time is up"
-_LINES = """\
-the workers do not ask whether to stop: a preemption and the time limit {ends}. In the training loop:
+_NEVER_ASK = "the workers do not ask whether to stop"
+_IN_THE_LOOP = """In the training loop:
     from hpc_elastic import worker
     worker.tick(step)                             # once per step
     if worker.should_stop():
-        save(path); worker.checkpoint_saved(step, path); sys.exit()
-  or, for a program that saves by itself: --unasked run-on, --unasked signal:USR1 (docs/how-to/stopping.md)"""
+        save(path); worker.checkpoint_saved(step, path); sys.exit()"""
+_BY_ITSELF = (
+    "  or, for a program that saves by itself: --unasked run-on, --unasked signal:USR1 "
+    "(docs/how-to/stopping.md)"
+)
 
 
 class LocalDrain:
@@ -250,9 +253,25 @@ class Stopping:
             self._signalled.end_sooner()
 
 
+def never_ask_text(times: DrainTimes, *, is_job: bool) -> str:
+    """Return the words about workers that never ask whether to stop.
+
+    Args:
+        times: of the workers.
+        is_job: Slurm may want the nodes back; elsewhere only signals and commands end workers.
+    """
+    what = "a preemption and the time limit" if is_job else "a signal and hpc-elastic stop"
+    if times.unasked.runs_on:
+        return f"{_NEVER_ASK}: {what} let them run on until the time is up. {_IN_THE_LOOP}"
+    if not is_job:
+        return f"{_NEVER_ASK}: {what} end them at once, unsaved (docs/how-to/stopping.md)"
+    return f"{_NEVER_ASK}: {what} end them at once, unsaved. {_IN_THE_LOOP}\n{_BY_ITSELF}"
+
+
 class UnaskedWatch:
     """Reports workers that never ask whether to stop, once per agent; only the round's first node does.
 
+    In a job, whose nodes may be wanted back, that is after a while; elsewhere when they are to stop.
     Workers that ask later than that, after a long start or in a later round, are reported, too.
 
     Args:
@@ -265,27 +284,59 @@ class UnaskedWatch:
         self._group: LocalGroup | None = None
         self._since = 0.0
         self._is_told = False
+        self._leaves = False  # whether it was told for how long the workers run on
         self._believed = 0  # the newest round whose workers ask after all
 
-    def look(self, group: LocalGroup, status: Group) -> None:
-        """Look whether a report is due; costs next to nothing after it."""
+    def look(self, group: LocalGroup, status: Group, deadline: float | None) -> None:
+        """Look whether a report is due; costs next to nothing after it.
+
+        Args:
+            group: the workers of this node.
+            status: of them.
+            deadline: of a drain, by the monotonic clock [s]; None: none is under way.
+        """
         if status is not Group.RUNNING:
             return
         self._look_again(group)
+        self._report(group)
+        self._tell_time(group, deadline)
+
+    def _report(self, group: LocalGroup) -> None:
         if self._is_told:
             return
         now = self._parts.clock.monotonic()
         if group is not self._group:
             self._group, self._since = group, now
-        state = self._run.state
-        is_asked = state.stop_step is not None and state.stop_step < 0
-        if not is_asked and (now < self._since + LOOK_AFTER_S or state.drain is not None):
+        may_ask_yet = now < self._since + LOOK_AFTER_S or self._run.state.drain is not None
+        if not self._is_asked and (may_ask_yet or not self._is_job):
             return
         self._is_told = True
         if self._is_first(group) and not any(channel.asks_should_stop for channel in group.channels):
-            ends = _RUN_ON if self._parts.times.drain.unasked.runs_on else _ENDS
-            self._parts.log.say(_LINES.format(ends=ends))
-            self._run.report_never_asked(group.formed.number)
+            times = self._parts.times.drain
+            self._parts.log.say(never_ask_text(times, is_job=self._is_job))
+            runs_on_s = times.warning if times.unasked.runs_on else None
+            self._run.report_never_asked(NeverAsked(group.formed.number, runs_on_s=runs_on_s))
+
+    @property
+    def _is_job(self) -> bool:
+        return self._parts.notices.is_below_slurm or Env.SUBMISSION in self._parts.environ
+
+    @property
+    def _is_asked(self) -> bool:
+        """Whether the workers are to stop, and all nodes know that they do not ask."""
+        step = self._run.state.stop_step
+        return step is not None and step < 0
+
+    def _tell_time(self, group: LocalGroup, deadline: float | None) -> None:
+        """Say for how long workers run on that are to stop."""
+        if not self._is_asked or deadline is None:
+            self._leaves = False
+            return
+        if self._leaves or not self._parts.times.drain.unasked.runs_on or not self._is_first(group):
+            return
+        self._leaves = True
+        left_s = max(0.0, deadline - self._parts.clock.monotonic())
+        self._parts.log.say(f"the workers run on until their time is up, in {left_s:.0f} s (--unasked)")
 
     def _is_first(self, group: LocalGroup) -> bool:
         return group.formed.members[0].node_id == self._run.membership.node_id
@@ -301,7 +352,7 @@ class UnaskedWatch:
         self._parts.log.say(
             "the workers ask whether to stop now: they can save when their nodes are wanted back"
         )
-        self._run.report_never_asked(number, asks_now=True)
+        self._run.report_never_asked(NeverAsked(number, asks_now=True))
 
 
 class DurableWait:

@@ -16,6 +16,7 @@ from hpc_elastic.node.setup.journal_entries import Reports, insist
 from hpc_elastic.node.spec import RunResult, WorkerState
 from hpc_elastic.node.workers.local_group import LocalGroup
 from hpc_elastic.record.journal import Asked, Cause, NodeUnfit, RoundFormed, Then
+from hpc_elastic.record.same_failure import head_of, repeated_text
 from hpc_elastic.record.state import RunState
 
 _WHY = {
@@ -176,7 +177,15 @@ class Leaving:
             self._reports.wedged(outcome)
 
 
-def stay_out(parts: AgentParts, reason: str) -> Outcome:
+def stay_out_for_failures(parts: AgentParts) -> Outcome:
+    """Record that this node leaves as the same failure has always hit it, while enough others are left."""
+    ends = parts.rendezvous.run.state.repeated
+    what = head_of(ends[-1].failure or {})
+    reason = f"{repeated_text(ends)}{f' ({what})' if what else ''}; the run goes on without that node first"
+    return stay_out(parts, reason, by_failures=True)
+
+
+def stay_out(parts: AgentParts, reason: str, *, by_failures: bool = False) -> Outcome:
     """Record that this node stays out of this start of the run; return the outcome of its agent.
 
     If too few nodes are left this start is over: the job is returned to Slurm to get another node.
@@ -184,13 +193,14 @@ def stay_out(parts: AgentParts, reason: str) -> Outcome:
     Args:
         parts: the agent's parts.
         reason: the defect, its value, the requirement and the fix.
+        by_failures: it is the failures of workers; nothing else is known of the node.
     """
     run = parts.rendezvous.run
     parts.log.say(f"{run.node} is unfit and stays out: {reason}")
 
     def write() -> None:
         run.announce()
-        state = run.commit(NodeUnfit(run.membership.epoch, run.node, reason))
+        state = run.commit(NodeUnfit(run.membership.epoch, run.node, reason, by_failures))
         if parts.on_signal is Then.REJOIN:  # a job of its own, which gets another node
             run.report_left(Cause.NODE_LOSS, reason)
         too_few = _too_few_left(run, state)

@@ -136,8 +136,9 @@ class EndRun:
             case StopStep.ENDED:
                 raise self._has_ended()
             case StopStep.ASKED:
-                is_saved = self._log.state.drained is not None
-                does = "its workers have ended, and its job ends" if is_saved else "its workers are saving"
+                state = self._log.state
+                does = "its workers have not ended yet" if state.never_asks else "its workers are saving"
+                does = does if state.drained is None else "its workers have ended, and its job ends"
                 self._say(f"the run was asked to stop already; {does}")
             case StopStep.WAIT:
                 raise InputError(
