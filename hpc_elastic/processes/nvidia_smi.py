@@ -7,6 +7,9 @@ from hpc_elastic.text import last_words
 
 PROGRAM = "nvidia-smi"
 _ALWAYS = ("index", "uuid")
+_NO_UNITS = "--format=csv,noheader,nounits"
+PROCESSES = (PROGRAM, "--query-compute-apps=gpu_uuid,pid,process_name", _NO_UNITS)
+"""The command that prints a line for each process that computes on a GPU and may be seen."""
 
 
 class Gpu(NamedTuple):
@@ -23,7 +26,7 @@ def question(*fields: str) -> tuple[str, ...]:
     Args:
         fields: asked for beside number and UUID; numbers come without their units.
     """
-    return PROGRAM, f"--query-gpu={','.join((*_ALWAYS, *fields))}", "--format=csv,noheader,nounits"
+    return PROGRAM, f"--query-gpu={','.join((*_ALWAYS, *fields))}", _NO_UNITS
 
 
 def gpus_of(output: str, fields: int) -> list[Gpu]:
@@ -39,6 +42,23 @@ def gpus_of(output: str, fields: int) -> list[Gpu]:
         Gpu(one[0], one[1], tuple(one[len(_ALWAYS) : wanted]))
         for one in words
         if len(one) >= wanted and one[0].isdecimal()
+    ]
+
+
+class GpuProcess(NamedTuple):
+    """A process that computes on a GPU, as its driver tells of it."""
+
+    uuid: str  # of the GPU
+    pid: int
+    name: str
+
+
+def processes_of(output: str) -> list[GpuProcess]:
+    """Return the processes in an answer to `PROCESSES`; lines of another form are left out."""
+    words = ([word.strip() for word in line.split(",", 2)] for line in output.splitlines())
+    wanted = PROCESSES[1].count(",") + 1
+    return [
+        GpuProcess(one[0], int(one[1]), one[2]) for one in words if len(one) == wanted and one[1].isdecimal()
     ]
 
 

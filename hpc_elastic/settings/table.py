@@ -305,7 +305,10 @@ class BadNodes:
         TEXT, None, "Check of your own on each node; where it fails the node stays out, and its last line "
         "is the reason", "", Agent(), Written(metavar="COMMAND"),
     )
-    health_timeout = setting(INTERVAL, None, "Time of the health command and of nvidia-smi", 60.0, Agent())
+    health_timeout = setting(
+        INTERVAL, None, "Time of the health command, of nvidia-smi, and of the wait for GPU memory that "
+        "others hold", 60.0, Agent(),
+    )
     probe_min_space = setting(
         SIZE, None, "Free space needed in $TMPDIR and the run directory", "64M", Agent()
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -171,6 +172,102 @@ def test_nothing_is_looked_at_where_it_is_switched_off(place: ProbedNode, agent:
     options = ProbeOptions(min_space=1 << 60)
     assert "free" in Probe(options, place, agent)(RunState())
     assert "" == Probe(options._replace(mode="off"), place, agent)(RunState())
+
+
+NVIDIA_SMI = """#!/bin/sh
+case "$*" in
+*compute-apps*) echo "GPU-aaaa, $HOLDER, /opt/their/python" ;;
+*mig.mode*)
+    echo asked >> "$ASKED"
+    used=70000
+    test "$(wc -l < "$ASKED")" -lt "$FREE_AT" || used=3
+    test "$HPC_ELASTIC_NODE" = n1 || used=3
+    echo "0, GPU-aaaa, $used, 81920, Disabled" ;;
+*) echo "0, GPU-aaaa, 0" ;;
+esac
+"""
+NEVER = 10**9
+
+
+@pytest.fixture
+def nvidia_smi(tmp_path: Path) -> Callable[[int], dict[str, str]]:
+    """Return a function that puts a driver's program there; it says from which look on the GPU of n1 is free.
+
+    This process holds the memory until then.
+    """
+
+    def put(free_at: int) -> dict[str, str]:
+        folder = tmp_path / "driver"
+        folder.mkdir()
+        program = folder / "nvidia-smi"
+        program.write_text(NVIDIA_SMI)
+        program.chmod(0o755)
+        own = {"HOLDER": str(os.getpid()), "ASKED": str(tmp_path / "asked"), "FREE_AT": str(free_at)}
+        return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", **own}
+
+    return put
+
+
+class Leaping(SystemClock):
+    """A clock that leaps to the end of all waits when something is said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def monotonic(self) -> float:
+        """Return the time with all leaps."""
+        return super().monotonic() + 1e6 * len(self.said)
+
+
+def test_gpu_memory_that_others_hold_keeps_a_node_out(
+    place: ProbedNode, agent: ProbingAgent, tmp_path: Path, nvidia_smi: Callable[[int], dict[str, str]]
+) -> None:
+    """After a failure there, or before the first round in the full mode; its holder is named."""
+    place = place._replace(gpus=1, environ={**place.environ, **nvidia_smi(NEVER)})
+    options, clock = ProbeOptions(gpu_devices=str(tmp_path / "*")), Leaping()
+    agent = agent._replace(clock=clock, say=clock.said.append)
+    probe = Probe(options, place, agent)
+    assert "" == probe(RunState())
+    assert not (tmp_path / "asked").exists()
+    text = probe(failed(Cause.CRASH, "n1"))
+    user = pwd.getpwuid(os.getuid()).pw_name
+    holder = f"process {os.getpid()} (python of {user})"
+    assert text.startswith(f"GPU 0 (GPU-aaaa): 68.4 of 80.0 GiB are in use by {holder}, not by this run")
+    assert [f"{text.partition(', after')[0]}; waiting for up to 60 s"] == clock.said
+    full = options._replace(mode="full")
+    assert "" == Probe(full, place._replace(node="n2"), agent)(RunState())
+    assert text == Probe(full, place, agent)(RunState())
+
+
+def test_gpu_memory_that_is_let_go_of_is_waited_for(
+    place: ProbedNode, agent: ProbingAgent, tmp_path: Path, nvidia_smi: Callable[[int], dict[str, str]]
+) -> None:
+    """A driver frees the memory of processes that have ended a little later."""
+    place = place._replace(gpus=1, environ={**place.environ, **nvidia_smi(2)})
+    probe = Probe(ProbeOptions(gpu_devices=str(tmp_path / "*")), place, agent)
+    assert "" == probe(failed(Cause.CRASH, "n1"))
+    assert 2 == len((tmp_path / "asked").read_text().splitlines())
+
+
+@pytest.mark.slow
+def test_a_node_whose_gpu_another_process_holds_is_left_out_of_a_run(
+    make: MakeAgents, nvidia_smi: Callable[[int], dict[str, str]]
+) -> None:
+    """After its first failure: the others go on, and the reason has the process in it."""
+    agents = make(
+        "if os.environ['HPC_ELASTIC_NODE'] == 'n1':\n    raise RuntimeError('CUDA out of memory')\n"
+        "if os.environ['WORLD_SIZE'] == '6':\n    import time; time.sleep(600)\n"
+    ).submitted()
+    driver = nvidia_smi(NEVER)
+    for node in range(3):
+        flags = ("--nnodes=2:3", "--max-restarts=9", "--health-timeout=8")
+        gpus = {"SLURM_GPUS_ON_NODE": "1", "CUDA_VISIBLE_DEVICES": "0"}
+        agents.start(node, *flags, env={**slurm(f"n{node}", "n[0-2]"), **gpus, **driver})
+    assert [0, ExitCode.UNFIT, 0] == [agents.code(node) for node in range(3)]
+    (unfit,) = agents.entries(NodeUnfit)
+    assert ("n1", False) == (unfit.node, unfit.by_failures)
+    assert f"in use by process {os.getpid()}" in unfit.reason
+    assert [3, 2] == [len(formed.members) for formed in agents.rounds()]
 
 
 CHECK = 'test "$HPC_ELASTIC_NODE" != n2 || { echo "the disk is on fire"; exit 1; }'

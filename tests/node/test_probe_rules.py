@@ -12,12 +12,15 @@ from hpc_elastic.node.probe.rules import (
     Measured,
     NodeFinding,
     ProbeOptions,
+    in_use,
+    in_use_text,
+    is_shared,
     judge,
     judge_command,
     judge_gpus,
     size_text,
 )
-from hpc_elastic.processes.nvidia_smi import Gpu, mine
+from hpc_elastic.processes.nvidia_smi import Gpu, mine, processes_of
 
 USUAL = ProbeOptions()
 ROOM = Disk("/tmp", 10 * GIB, 100_000, is_shared=False)
@@ -183,6 +186,55 @@ def test_what_the_driver_says_of_gpus(code: int, output: str, words: str) -> Non
     texts = [finding.text for finding in findings]
     assert (1 if words else 0) == len(texts)
     assert words in "".join(texts)
+
+
+USED = "0, GPU-aaaa, {}, 81920, Disabled\n1, GPU-bbbb, 10, 81920, [N/A]\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "more", "numbers"),
+    [
+        (USED.format(4000), {}, ""),  # the driver's own
+        (USED.format(70000), {}, "0"),
+        (USED.format(1025).replace("81920", "16384"), {}, "0"),
+        (USED.format(70000).replace("Disabled", "Enabled"), {}, ""),  # cut up: other jobs have parts of it
+        (USED.format("[N/A]"), {}, ""),
+        (USED.format(70000), {"gpus_promised": 1, "gpus_visible": "1"}, ""),  # another job's
+        (USED.format(70000), {"gpus_promised": 1, "gpus_visible": ""}, ""),  # not known which are ours
+        (USED.format(70000), {"gpus_promised": None}, ""),
+        ("Field mig.mode.current is not a valid field to query.", {}, ""),
+    ],
+)
+def test_memory_that_others_hold_is_seen(output: str, more: dict[str, Any], numbers: str) -> None:
+    """Of the GPUs that are the job's alone, by more than a driver needs for itself."""
+    found = SOUND._replace(**{"gpus_promised": 2, "gpus_visible": "0,1", **more})
+    taken = in_use(output, found)
+    assert numbers == "".join(one.gpu.number for one in taken)
+
+
+def test_who_holds_the_memory_is_named_where_it_can_be_seen() -> None:
+    """The processes on the GPU with most of it in use."""
+    taken = in_use(USED.format(71680), SOUND._replace(gpus_promised=2, gpus_visible="0,1"))
+    known = in_use_text(taken, {"GPU-aaaa": ["process 7 (python of bob)"], "GPU-bbbb": ["process 8 (x)"]})
+    told = "GPU 0 (GPU-aaaa): 70.0 of 80.0 GiB are in use by process 7 (python of bob), not by this run"
+    assert told == known
+    assert "by a process that cannot be seen from here" in in_use_text(taken, {})
+    assert "GPU 0 (GPU-aaaa) (and 1 GPU more)" in in_use_text((*taken, *taken), {})
+
+
+def test_processes_on_gpus() -> None:
+    """A name may have commas; lines of another form are left out."""
+    output = "GPU-a, 17, /usr/bin/python3\nNo running processes found\nGPU-b, [N/A], x\nGPU-b, 18, a, b\n"
+    assert [("GPU-a", 17, "/usr/bin/python3"), ("GPU-b", 18, "a, b")] == processes_of(output)
+
+
+@pytest.mark.parametrize(
+    ("environ", "shared"),
+    [({}, False), ({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}, True), ({"SLURM_SHARDS_ON_NODE": "2"}, True)],
+)
+def test_gpus_that_jobs_share_are_known(environ: dict[str, str], *, shared: bool) -> None:
+    """There the memory of others is as it should be."""
+    assert shared is is_shared(environ)
 
 
 def test_the_damaged_gpu_of_another_job_is_no_matter() -> None:

@@ -17,6 +17,7 @@ from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.probe.rules import (
     FULL,
+    MEMORY,
     NVIDIA,
     NVIDIA_SMI,
     OFF,
@@ -25,10 +26,14 @@ from hpc_elastic.node.probe.rules import (
     Measured,
     NodeFinding,
     ProbeOptions,
+    in_use,
+    in_use_text,
+    is_shared,
     judge,
     judge_command,
     judge_gpus,
 )
+from hpc_elastic.processes.nvidia_smi import PROCESSES, PROGRAM, processes_of
 from hpc_elastic.processes.process import ChildProcess, ProcessSpec, spawn
 from hpc_elastic.record.journal import Cause
 from hpc_elastic.record.state import RunState
@@ -36,6 +41,7 @@ from hpc_elastic.store.check import probe
 
 _BEAT_S = 0.5
 _DYING_S = 2.0
+_MEMORY_LOOK_S = 1.0  # between two looks at the memory of GPUs that others hold
 _SHOWN = 10  # lines that a check has printed, the last one is in its verdict
 _TAIL = 8192  # bytes of output that are looked at
 
@@ -68,9 +74,9 @@ class Probe:
         if self._was_asked and not failed_here:
             return ""
         self._was_asked = True
-        return self._tell(self._look())
+        return self._tell(self._look(failed_here=failed_here))
 
-    def _look(self) -> tuple[NodeFinding, ...]:
+    def _look(self, *, failed_here: bool) -> tuple[NodeFinding, ...]:
         options = self._options
         found: tuple[NodeFinding, ...] = ()
         if options.mode != OFF:
@@ -78,6 +84,8 @@ class Probe:
             found = judge(measured, options)
             if options.mode == FULL:
                 found += look_closely(measured, options, self._place, self._agent)
+            if (failed_here or options.mode == FULL) and not any(one.is_fatal for one in found):
+                found += look_at_memory(measured, options, self._place, self._agent)
         if options.command and not any(one.is_fatal for one in found):
             found += ask_command(options, self._place, self._agent)
         return found
@@ -208,11 +216,7 @@ def look_closely(
         for what, why in probe.quick_probe(place.run_dir).items()
         if why
     )
-    if not measured.gpus_promised:
-        return found
-    import shutil  # noqa: PLC0415 - with compressions, which most agents start without
-
-    if shutil.which(NVIDIA_SMI[0], path=place.environ.get("PATH")) is None:
+    if not measured.gpus_promised or not _has_nvidia_smi(place):
         return found
     said = run_program(NVIDIA_SMI, options.timeout, place, agent)
     if said.was_interrupted:
@@ -221,6 +225,60 @@ def look_closely(
         text = f"GPUs: nvidia-smi did not end within {options.timeout:g} s; tell the admins"
         return (*found, NodeFinding(text, is_fatal=True))
     return (*found, *judge_gpus(said.exit_code, said.output, measured))
+
+
+def look_at_memory(
+    measured: Measured, options: ProbeOptions, place: ProbedNode, agent: ProbingAgent
+) -> tuple[NodeFinding, ...]:
+    """Look whether others hold memory of this job's GPUs, and wait for them to let go of it.
+
+    No worker of this node runs now. The driver frees the memory of those that have ended a little later.
+    """
+    if not measured.gpus_promised or is_shared(place.environ) or not _has_nvidia_smi(place):
+        return ()
+    until, text = agent.clock.monotonic() + options.timeout, ""
+    while True:
+        said = run_program(MEMORY, options.timeout, place, agent)
+        taken = in_use(said.output, measured) if said.exit_code == 0 else ()
+        if not taken:
+            return ()
+        if not text:
+            text = in_use_text(taken, _holders(options, place, agent))
+            agent.say(f"{text}; waiting for up to {options.timeout:g} s")
+        if agent.loop.signals:
+            return ()
+        if agent.clock.monotonic() >= until:
+            text = f"{text}, after {options.timeout:g} s; end it, or tell the admins"
+            return (NodeFinding(text, is_fatal=True),)
+        agent.loop.wait(_MEMORY_LOOK_S)
+        agent.beat()
+
+
+def _holders(options: ProbeOptions, place: ProbedNode, agent: ProbingAgent) -> dict[str, list[str]]:
+    """Return the processes that compute on GPUs, in words, by the UUID of the GPU."""
+    said = run_program(PROCESSES, options.timeout, place, agent)
+    holders: dict[str, list[str]] = {}
+    for one in processes_of(said.output) if said.exit_code == 0 else ():
+        holders.setdefault(one.uuid, []).append(
+            f"process {one.pid} ({os.path.basename(one.name)}{_of_user(one.pid)})"
+        )
+    return holders
+
+
+def _of_user(pid: int) -> str:
+    """Return the owner of a process, as the end of its description; empty if that is not known."""
+    import pwd  # noqa: PLC0415 - rare
+
+    try:
+        return f" of {pwd.getpwuid(os.stat(f'/proc/{pid}').st_uid).pw_name}"
+    except (OSError, KeyError):
+        return ""
+
+
+def _has_nvidia_smi(place: ProbedNode) -> bool:
+    import shutil  # noqa: PLC0415 - with compressions, which most agents start without
+
+    return shutil.which(PROGRAM, path=place.environ.get("PATH")) is not None
 
 
 def run_program(argv: tuple[str, ...], timeout_s: float, place: ProbedNode, agent: ProbingAgent) -> Said:

@@ -7,9 +7,10 @@ same on all nodes (a full run directory, one CPU for all workers) is not mended 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.processes.nvidia_smi import failure_text, gpus_of, mine, question
+from hpc_elastic.processes.nvidia_smi import Gpu, failure_text, gpus_of, mine, question
 from hpc_elastic.settings.setting import agents
 from hpc_elastic.settings.table import JobSettings
 from hpc_elastic.text import count_text
@@ -28,7 +29,7 @@ class ProbeOptions(NamedTuple):
 
     mode: str = agents(JobSettings.health_check)
     command: str = ""  # the user's own check, for the shell; empty for none
-    # of the user's check, and of each program that looks at GPUs [s]
+    # of the user's check, of each program that looks at GPUs, and of the wait for their memory [s]
     timeout: float = agents(JobSettings.health_timeout)
     min_space: int = GIB // 16  # free in the run directory and in the directory for temporary files [bytes]
     min_inodes: int = agents(JobSettings.probe_min_inodes)  # free there
@@ -182,6 +183,62 @@ def judge_gpus(exit_code: int, output: str, found: Measured) -> tuple[NodeFindin
             text = f"{name}: {uncorrectable} uncorrectable memory errors, 0 needed"
             findings.append(NodeFinding(f"{text}; tell the admins: it needs a reset", is_fatal=True))
     return tuple(findings)
+
+
+MEMORY = question("memory.used", "memory.total", "mig.mode.current")
+_SHARED = ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "SLURM_SHARDS_ON_NODE")  # set where Slurm shares GPUs out
+_MIB_PER_GIB = 1024
+_OWN_PART = 20  # of its memory a GPU keeps one part for itself, or a GiB
+
+
+class GpuInUse(NamedTuple):
+    """A GPU with memory in use while no worker of this node runs."""
+
+    gpu: Gpu
+    used: int  # [MiB]
+    total: int  # [MiB]
+
+
+def is_shared(environ: Mapping[str, str]) -> bool:
+    """Tell whether other jobs may have memory on the GPUs of this one."""
+    return any(name in environ for name in _SHARED)
+
+
+def in_use(output: str, found: Measured) -> tuple[GpuInUse, ...]:
+    """Return the GPUs of a job whose memory others hold.
+
+    A GPU that is cut up (MIG) is left out: its memory is that of other jobs, too. So are all where it is not
+    known which of them are the job's.
+
+    Args:
+        output: of ``nvidia-smi`` for `MEMORY`, while no worker runs.
+        found: the GPUs that Slurm has promised, and those of this job.
+    """
+    gpus = mine(gpus_of(output, 3), found.gpus_visible or "")
+    if found.gpus_promised is None or len(gpus) > found.gpus_promised:
+        return ()
+    taken = []
+    for gpu in gpus:
+        used, total, mig = gpu.values
+        if mig == "Enabled" or not used.isdecimal() or not total.isdecimal():
+            continue
+        if int(used) > max(_MIB_PER_GIB, int(total) // _OWN_PART):
+            taken.append(GpuInUse(gpu, int(used), int(total)))
+    return tuple(taken)
+
+
+def in_use_text(taken: Sequence[GpuInUse], holders: Mapping[str, Sequence[str]]) -> str:
+    """Return which GPUs others hold.
+
+    Args:
+        taken: the GPUs; at least one.
+        holders: the processes on a GPU, by its UUID, as far as they can be seen.
+    """
+    worst = max(taken, key=lambda one: one.used)
+    gib = f"{worst.used / _MIB_PER_GIB:.1f} of {worst.total / _MIB_PER_GIB:.1f} GiB"
+    who = ", ".join(holders.get(worst.gpu.uuid, ())) or "a process that cannot be seen from here"
+    others = f" (and {count_text(len(taken) - 1, 'GPU')} more)" if len(taken) > 1 else ""
+    return f"GPU {worst.gpu.number} ({worst.gpu.uuid}){others}: {gib} are in use by {who}, not by this run"
 
 
 def judge_command(exit_code: int | None, last_line: str, options: ProbeOptions) -> NodeFinding | None:
