@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import math
 import os
 import resource
@@ -18,8 +19,9 @@ from hpc_elastic.record.memory_files import StateHead, own_file
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.settings.setting import LONGEST_S
 from hpc_elastic.start import kept_state
-from hpc_elastic.start.kept_state import RECORD, KeptState, Mine
+from hpc_elastic.start.kept_state import RECORD, KeptFile, KeptState, Mine
 from hpc_elastic.start.scratch import folder_of, scratch_directory
+from hpc_elastic.typed_json import read
 from tests.meet.build import REQUEUED, formed, start
 
 NOW, STAYS_S = 1_700_000_000.0, 900.0
@@ -190,6 +192,14 @@ def _one_bit_differs(world: World) -> None:
     path.write_bytes(path.read_bytes().replace(b'"step": 30', b'"step": 31'))
 
 
+def _names_another_place(world: World) -> None:
+    kept = world.kept()[0]
+    (world.place / "aside").write_bytes(b"state")
+    made = read(KeptState, (kept / RECORD).read_bytes())
+    named = made._replace(files=(*made.files, KeptFile(f"../../{world.place.name}/aside", 5))).sealed
+    (kept / RECORD).write_bytes(json.dumps(named._asdict()).encode())
+
+
 def _by_a_link(world: World) -> None:
     path = world.kept()[0] / RESCUED
     path.symlink_to(path.rename(world.place / "aside"))
@@ -209,6 +219,7 @@ def _seen_by_others(world: World) -> None:
         _cut_off,
         _damaged,
         _one_bit_differs,
+        _names_another_place,
         _by_a_link,
         _seen_by_others,
     ],
@@ -261,4 +272,12 @@ def test_the_end_of_a_run_removes_its_states(world: World) -> None:
     kept_state.remove_of(RunPaths(f"{world.mine.paths.root}-2"), str(world.place))
     assert 1 == len(world.kept())
     kept_state.remove_of(world.mine.paths, str(world.place))
+    assert [] == os.listdir(world.place)
+
+
+def test_a_damaged_record_goes_with_its_states_at_the_end_of_any_run(world: World) -> None:
+    """Nobody can take them over."""
+    world.leave()
+    _damaged(world)
+    kept_state.remove_of(RunPaths(f"{world.mine.paths.root}-2"), str(world.place))
     assert [] == os.listdir(world.place)

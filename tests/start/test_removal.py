@@ -71,6 +71,8 @@ def odd_folder(place: Path) -> None:
     directory(place / f"{FOLDER}-{LIVING}-0123abcd")
     directory(place / f"{FOLDER}-{DEAD}-x")
     directory(place / f"hpc_elastic-{ME + 1}-{DEAD}-0123abcd")
+    for pipe in (folder / f"{DEAD}-66666666", place / f"{FOLDER}-{DEAD}-66666666"):
+        os.mkfifo(pipe)  # who opened it would wait for ever
     if ME == 0:
         directory(folder / f"{DEAD}-55555555", owner=65534)
         directory(place / f"{FOLDER}-{DEAD}-55555555", owner=65534)
