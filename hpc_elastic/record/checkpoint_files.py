@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from contextlib import suppress
 
 from hpc_elastic.errors import DamagedError
@@ -29,6 +30,20 @@ _FAILED = "failed"  # begins the name of the record of a failed save
 _OWNER = "owner.json"
 
 
+class SavedFile(NamedTuple):
+    """A file of a checkpoint as it was written.
+
+    Attributes:
+        name: in the directory of the checkpoint.
+        size: of it [bytes].
+        checksum: CRC-32 of its content.
+    """
+
+    name: str
+    size: Count
+    checksum: Count
+
+
 class CheckpointFacts(NamedTuple):
     """The content of the file that completes the directory of a checkpoint.
 
@@ -43,6 +58,8 @@ class CheckpointFacts(NamedTuple):
         run: the id of the run's checkpoints, as `owner_id`; empty: without a run, or by an old version.
         name: of the object that has saved it.
         format: version of the file.
+        files: all others in the directory; empty: by an old version.
+        checksum: CRC-32 of the facts without this number; 0: by an old version.
     """
 
     step: Count
@@ -55,6 +72,13 @@ class CheckpointFacts(NamedTuple):
     run: str = ""
     name: str = ""
     format: int = FORMAT
+    files: tuple[SavedFile, ...] = ()
+    checksum: Count = 0
+
+    @property
+    def sealed(self) -> CheckpointFacts:
+        """The facts with their checksum."""
+        return self._replace(checksum=zlib.crc32(json.dumps(self._replace(checksum=0)._asdict()).encode()))
 
 
 class FailedSave(NamedTuple):
@@ -139,7 +163,7 @@ def write_facts(path: str, facts: CheckpointFacts) -> None:
     Raises:
         OSError: the file could not be written.
     """
-    files.publish_new(os.path.join(path, FACTS), json.dumps(facts._asdict()).encode() + b"\n")
+    files.publish_new(os.path.join(path, FACTS), json.dumps(facts.sealed._asdict()).encode() + b"\n")
 
 
 def read_facts(path: str) -> CheckpointFacts | None:
@@ -149,4 +173,5 @@ def read_facts(path: str) -> CheckpointFacts | None:
         facts = read(CheckpointFacts, read_plain(os.path.join(path, FACTS), alone=False))
     except (OSError, DamagedError):
         return None
-    return facts if facts.format == FORMAT else None
+    is_whole = facts == facts.sealed or not (facts.files or facts.checksum)
+    return facts if facts.format == FORMAT and is_whole else None

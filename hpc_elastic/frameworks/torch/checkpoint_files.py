@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from io import FileIO
+from typing import IO, Any, cast
 
 from hpc_elastic.errors import StoreError
 from hpc_elastic.frameworks.own_files import require_own
 from hpc_elastic.frameworks.saving import make_private
-from hpc_elastic.record.checkpoint_files import read_facts
+from hpc_elastic.record.checkpoint_files import SavedFile, read_facts
 
 _PRIVATE = 0o600
+_READ = 1 << 22  # bytes at once
 _FLAGS = os.O_CLOEXEC | os.O_NOCTTY
 
 
@@ -73,6 +76,54 @@ def text_at_end(error: BaseException) -> str:
     )
 
 
+def damage(path: str, files: Iterable[SavedFile]) -> str:
+    """Return which file of a checkpoint is not as it was written, empty: none; reads all of them.
+
+    Args:
+        path: of the checkpoint.
+        files: some of its files.
+    """
+    for file in files:
+        try:
+            with FileIO(_open_own(os.path.join(path, file.name))) as stream:
+                found = _sum_of(file.name, stream)
+        except UnfitFileError:
+            continue  # the load tells of it
+        except OSError as error:
+            return f"{file.name}: {error.strerror}"
+        if found != file:
+            return f"the checksum of {file.name} does not fit"
+    return ""
+
+
+def _sum_of(name: str, stream: FileIO) -> SavedFile:
+    buffer, size, checksum = memoryview(bytearray(_READ)), 0, 0
+    while count := stream.readinto(buffer):
+        size, checksum = size + count, zlib.crc32(buffer[:count], checksum)
+    return SavedFile(name, size, checksum)
+
+
+class _Summed:
+    """A file that is written from its beginning to its end, with its checksum.
+
+    Args:
+        stream: the file, which does all else.
+    """
+
+    def __init__(self, stream: IO[Any]) -> None:
+        self._stream = stream
+        self.sum = 0, 0  # size [bytes] and checksum of what was written
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, data: Any) -> int:
+        """Write bytes."""
+        size, checksum = self.sum
+        self.sum = size + memoryview(data).nbytes, zlib.crc32(data, checksum)
+        return self._stream.write(data)
+
+
 class OwnFiles:
     """Stands in for PyTorch's access to files.
 
@@ -82,6 +133,16 @@ class OwnFiles:
 
     def __init__(self, others: Any) -> None:
         self._others = others
+        self._written: dict[str, _Summed] = {}  # by path
+
+    def written(self) -> list[SavedFile]:
+        """Return the files that were written."""
+        return [SavedFile(os.path.basename(path), *one.sum) for path, one in self._written.items()]
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        """Give a file another name."""
+        self._others.rename(path, new_path)
+        self._written[os.fspath(new_path)] = self._written.pop(os.fspath(path))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._others, name)
@@ -104,8 +165,13 @@ class OwnFiles:
             UnfitFileError: others can write to its directory or, where it is to be read, to it.
         """
         path = os.fspath(path)
-        with os.fdopen(_open_own(path) if mode == "rb" else _open_new(path), mode) as stream:
-            yield stream
+        if mode == "rb":
+            with os.fdopen(_open_own(path), mode) as stream:
+                yield stream
+            return
+        with os.fdopen(_open_new(path), mode) as stream:
+            self._written[path] = summed = _Summed(stream)
+            yield cast("IO[Any]", summed)
 
 
 def _open_new(path: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Literal
 from weakref import WeakSet
@@ -17,6 +17,7 @@ from hpc_elastic.frameworks.saving import KEEP, Saves, check_memory, check_posit
 from hpc_elastic.frameworks.torch.background import END_S, Background, HostCopies
 from hpc_elastic.frameworks.torch.checkpoint_files import not_saved, text_at_end, writer
 from hpc_elastic.frameworks.torch.file_source import FileSource
+from hpc_elastic.frameworks.torch.found_checkpoints import CompleteCheckpoint, FoundCheckpoints
 from hpc_elastic.frameworks.torch.memory.node_memory import NodeMemory, RoundStart
 from hpc_elastic.frameworks.torch.pace import RetryPace, SavePace, past_disturbances
 from hpc_elastic.frameworks.torch.rank_groups import rank_groups
@@ -27,10 +28,10 @@ from hpc_elastic.frameworks.torch.trees import WHERE
 from hpc_elastic.ids import Env
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record import checkpoints as marks
 from hpc_elastic.record.checkpoint_files import (
     CheckpointFacts,
     FailedSave,
+    SavedFile,
     note_failed,
     read_facts,
     write_facts,
@@ -42,22 +43,6 @@ logger = logging.getLogger(__name__)
 AUTO: Literal["auto"] = "auto"
 _ENDLESS = 1 << 40  # so many steps are no plan
 _FAILURES = 3  # saves in a row that may fail before the training does
-
-
-class CompleteCheckpoint(NamedTuple):
-    """A complete checkpoint.
-
-    Attributes:
-        step: steps completed in it.
-        path: its directory.
-        world_size: number of ranks that have saved it.
-        saved_at: when it was complete, by the clock of rank 0 [s since the epoch].
-    """
-
-    step: int
-    path: str
-    world_size: int
-    saved_at: float
 
 
 class _Save(NamedTuple):
@@ -124,6 +109,7 @@ class Checkpoints:
         steps = None if every == AUTO else every
         check_positive("every", steps, others=('"auto"',))
         self._saves = Saves(steps, directory, keep, name=name, environ=environ, is_whole=_is_whole)
+        self._found = FoundCheckpoints(self._ranks, self._saves)
         self._pace = SavePace(self._clock, self._ranks.told) if every == AUTO else None
         self._times: SaveTimes | None = None  # of the last complete save
         self._copies = HostCopies(self._lib)
@@ -328,24 +314,26 @@ class Checkpoints:
     def _write_part(self, copy: dict[str, Any], save: _Save, statistics: frozenset[str]) -> None:
         """Write this rank's part, mark it when the parts of all ranks are on disk, and wait for all marks."""
         group, lib = self._ranks.group_of_saves, self._lib.checkpoint
+        into = writer(lib, save.path)
         try:
             copy = self._parted(copy, statistics)
             lib.save(
                 copy,
                 checkpoint_id=save.path,
-                storage_writer=writer(self._lib.checkpoint, save.path),
+                storage_writer=into,
                 process_group=group,
                 no_dist=group is None,
             )
+            files = [one for written in self._ranks.each_told(into.fs.written()) for one in written]
         except BaseException as error:
             raise not_saved(save.step, save.path, error) from error
-        for failed in filter(None, self._ranks.each_told(self._mark(save))):
+        for failed in filter(None, self._ranks.each_told(self._mark(save, files))):
             raise failed
 
-    def _mark(self, save: _Save) -> StoreError | None:
+    def _mark(self, save: _Save, files: Iterable[SavedFile]) -> StoreError | None:
         try:
             if self._ranks.rank == 0:
-                write_facts(save.path, self._facts(save))
+                write_facts(save.path, self._facts(save)._replace(files=tuple(files)))
             self._saves.mark(save.step, save.path)
         except OSError as error:
             return not_saved(save.step, save.path, error)
@@ -442,10 +430,10 @@ class Checkpoints:
             return self._load_newest(objects, state)
 
     def _load_newest(self, objects: TrainState, state: State) -> int:
-        found = self._ranks.told(self._to_resume() if self._ranks.rank == 0 else None)
-        saved = None if found is None else self._saved_at(found)
+        saved = None if self._is_idle else self._found.to_resume()
         step = self._load_from_memory(0 if saved is None else saved.step, state)
         if step is None:
+            saved = self._found.undamaged(saved)
             step = 0 if saved is None else saved.step
             if saved is not None:
                 source = FileSource(self._lib, saved.path, saved.world_size, self._ranks.group)
@@ -456,7 +444,7 @@ class Checkpoints:
         if self._pace is not None:
             is_first = self._ranks.rank == 0
             past = past_disturbances(worker.run_dir(), self._recovered) if is_first else Disturbances()
-            self._pace.resume(step, _times(found), past)
+            self._pace.resume(step, _times(None if saved is None else saved.path), past)
         return step
 
     def _load_from_memory(self, file_step: int, state: State) -> int | None:
@@ -474,70 +462,9 @@ class Checkpoints:
             self._owes = self._every is not None
         return step
 
-    def _to_resume(self) -> str | None:
-        """Return the path of the checkpoint to resume from, of the round if there is one.
-
-        Raises:
-            InputError: it was marked without a path.
-        """
-        if self._is_idle:
-            return None
-        if worker.run_dir() is None:
-            newest = self.latest()
-            return None if newest is None else newest.path
-        marked = worker.latest_checkpoint(self._saves.name)
-        if marked is not None and marked.path is None:
-            raise InputError(
-                f"the checkpoint of step {marked.step} was marked without a path",
-                where=WHERE,
-                fix="let Checkpoints alone save, or load that one yourself",
-            )
-        return None if marked is None else self._whole_one(marked)
-
-    def _whole_one(self, marked: marks.Checkpoint) -> str | None:
-        """Return the path of a checkpoint, or of the newest one before it that is whole if it is not."""
-        root = worker.run_dir()
-        if root is None or self._is_ours(marked.path):
-            return marked.path
-        for other in marks.marked(RunPaths(root), self._saves.name):
-            if other.step <= marked.step and self._is_ours(other.path):
-                told = "the checkpoint %s is not whole; the training goes on from the one of step %d"
-                logger.warning(told, marked.path, other.step)
-                return other.path
-        return marked.path
-
-    def _is_ours(self, path: str | None) -> bool:
-        """Tell whether there is a whole checkpoint of this run and object at a path."""
-        facts = None if path is None else read_facts(path)
-        mine = self._saves.run, self._saves.name
-        return facts is not None and (not facts.run or (facts.run, facts.name) == mine)
-
-    def _saved_at(self, path: str) -> CompleteCheckpoint:
-        """Return the checkpoint at a path.
-
-        Raises:
-            InputError: there is none of this kind, run and object.
-        """
-        saved = _complete(path)
-        if saved is not None and (worker.run_dir() is None or self._is_ours(path)):
-            return saved
-        problem = "is gone"
-        if os.path.exists(path):
-            problem = (
-                "was not saved by Checkpoints" if saved is None else "was saved by another run or object"
-            )
-        raise InputError(
-            f"the checkpoint to resume from {problem}: {path}",
-            where=WHERE,
-            fix="load it yourself, give its place back, or begin a new run",
-        )
-
     def all(self) -> list[CompleteCheckpoint]:
         """Return all complete checkpoints, the newest first."""
-        if self._is_idle:
-            return []
-        found = map(_complete, self._saves.complete())
-        return [saved for saved in found if saved is not None]
+        return [] if self._is_idle else self._found.all()
 
     def latest(self) -> CompleteCheckpoint | None:
         """Return the newest complete checkpoint, or None."""
@@ -578,12 +505,6 @@ def _is_alone(made: Checkpoints) -> bool:
 def _next_start(directory: str | os.PathLike[str] | None, name: str) -> int:
     """Return a number that no checkpoint of the directory has, for programs without rounds."""
     return 1 + max((start for start, _, _ in Saves(None, directory, name=name).found()), default=-1)
-
-
-def _complete(path: str) -> CompleteCheckpoint | None:
-    """Return the checkpoint at a path; None if it is not complete, or of another kind."""
-    facts = read_facts(path)
-    return None if facts is None else CompleteCheckpoint(facts.step, path, facts.world_size, facts.saved_at)
 
 
 def _is_whole(path: str) -> bool:
