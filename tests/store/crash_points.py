@@ -1,6 +1,6 @@
 """What readers see when a writer dies, or an error comes, at each of its system calls.
 
-Run as a program it prints the table of docs/crash-safety.md:
+Run as a program it prints the table of which docs/crash-safety.md has the sums:
 
     python -m tests.store.crash_points                 the table
     python -m tests.store.crash_points append          one operation, every system call
