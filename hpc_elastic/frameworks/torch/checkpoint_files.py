@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from io import FileIO
 from typing import IO, Any, cast
 
-from hpc_elastic.errors import StoreError
+from hpc_elastic.errors import StoreError, UnfitFileError
 from hpc_elastic.frameworks.own_files import require_own
 from hpc_elastic.frameworks.saving import make_private
 from hpc_elastic.record.checkpoint_files import SavedFile, read_facts
