@@ -60,9 +60,8 @@ def test_a_job_whose_processes_are_all_killed_says_how_it_goes_on(cluster: Clust
     cluster.execute(run.job()["NodeList"], "pkill", "-KILL", "-u", USER)
     run.wait_gone()
     shown = run.command("status", str(run.directory)).stdout
-    assert (
-        f"job {run.job_id} ended as FAILED: its batch script was killed, and no process was left to requeue it" in shown
-    )
+    killed = "its batch script was killed, and no process was left to requeue it"
+    assert f"job {run.job_id} ended as FAILED: {killed}" in shown
     assert f"hpc-elastic submit --resume {run.directory}" in shown
     run.command("submit", "--resume", str(run.directory))
     ended = run.wait_ending()
