@@ -1,7 +1,7 @@
 """How long the documentation is: ``python -m tests.docs.length`` prints the words of each page, as `wc`.
 
-A word is what stands between blanks, so the marks of a table count, too. Pages that a command makes of the code
-are printed apart: their length is that of the code's tables.
+A word is what stands between blanks, so the marks of a table count, too. Pages that a command makes of the
+code are printed apart: their length is that of the code's tables.
 """
 
 from __future__ import annotations
