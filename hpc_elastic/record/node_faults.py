@@ -202,6 +202,8 @@ def _lives_on(node: str, state: RunState, record: Record, records: Iterable[Reco
     """
     old = next((one for one in state.round.members if one.node == node), None) if state.round else None
     start = start_of(old.node_id) if old is not None else None
+    if start is not None and record.role is Role.SCRIPT and record.by == start.task:
+        return False  # the next start of the task has found the loss
     formed_in, since = False, state.rounds
     for one in records:
         entry = one.entry

@@ -249,6 +249,13 @@ _FAULTS = {
     "unwritten.nodes_that_are_lost_with_everybody_on_them_are_counted": (
         _run(_stop(Cause.NODE_LOSS, at=(0,), least=2, most=2), ends=_HELD),
     ),
+    "unwritten.a_node_that_is_lost_again_is_left_out": (
+        _run(
+            _stop(Cause.NODE_LOSS, at=(0,), least=2, most=2),
+            _stop(Cause.NODE_LOSS, by="unfit", least=0),
+            ends=_DONE,
+        ),
+    ),
     "unwritten.a_preemption_before_the_agents_listen_starts_nothing": (_RESUMED,),
     "unwritten.a_second_job_of_one_script_does_nothing": (_UNDISTURBED,),
     "unwritten.a_job_whose_processes_are_all_killed_says_how_it_goes_on": (_UNDISTURBED,),  # resumed

@@ -13,6 +13,7 @@ from tests.real_slurm.unwritten import (
     LOST_OFTEN,
     ONE,
     end_with_a_program_that_is_not_there,
+    leave_a_node_out_that_is_lost_again,
     lose_all_nodes_again_and_again,
     preempt_before_the_agents_listen,
     refuse_a_second_job,
@@ -60,8 +61,8 @@ def test_a_job_whose_processes_are_all_killed_says_how_it_goes_on(cluster: Clust
     cluster.execute(run.job()["NodeList"], "pkill", "-KILL", "-u", USER)
     run.wait_gone()
     shown = run.command("status", str(run.directory)).stdout
-    killed = "its batch script was killed, and no process was left to requeue it"
-    assert f"job {run.job_id} ended as FAILED: {killed}" in shown
+    why = "its batch script was killed, and no process was left to requeue it"
+    assert f"job {run.job_id} ended as FAILED: {why}" in shown
     assert f"hpc-elastic submit --resume {run.directory}" in shown
     run.command("submit", "--resume", str(run.directory))
     ended = run.wait_ending()
@@ -78,3 +79,10 @@ def test_a_job_of_two_nodes_outlives_the_death_of_all_on_its_batch_host(cluster:
     run.wait(lambda state: state.requeues == 1, "the requeue")
     assert [Cause.LAUNCH_FAILURE] == [entry.cause for entry in run.entries(Requeued)]
     run.wait_ending()
+
+
+@pytest.mark.parametrize("mode", ["step", "array"])
+def test_a_node_that_is_lost_again_is_left_out(cluster: Cluster, mode: str) -> None:
+    """The third start gives the job back before anything runs, and the fourth has another node."""
+    run = submit(cluster, (*ONE, "--mode", mode), plain(cluster, *SLOW, steps=400))
+    leave_a_node_out_that_is_lost_again(cluster, run, is_array=mode == "array")

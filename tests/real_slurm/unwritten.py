@@ -9,6 +9,7 @@ from hpc_elastic.record.journal import (
     Cause,
     Decision,
     EpochStarted,
+    NodeUnfit,
     Requeued,
     RoundEnded,
     RoundFormed,
@@ -68,6 +69,45 @@ def _has_restarted(cluster: Cluster, job: str, times: str) -> bool:
     return cluster.job(job).get("Restarts") == times
 
 
+def _lose_all_nodes(cluster: Cluster, run: Run, job: str, starts: int) -> list[str]:
+    """Power the nodes of each start of a job off at once; return their host lists."""
+    lost = []
+    for start in range(starts):
+        run.wait_round(start + 1)
+        lost.append(cluster.job(job)["NodeList"])
+        nodes = hostlist.expand(lost[-1])
+        for node in nodes:
+            cluster.crash(node)
+        before = str(start + 1)
+        cluster.wait_for(partial(_has_restarted, cluster, job, before), 90, "Slurm to notice")
+        for node in nodes:
+            cluster.boot(node)
+    return lost
+
+
+def leave_a_node_out_that_is_lost_again(cluster: Cluster, run: Run, *, is_array: bool = False) -> None:
+    """Power the only node of a run off in two starts; the run leaves that node out and goes on elsewhere.
+
+    Slurm gives the job the first node that is idle, so it is the same each time.
+
+    Args:
+        cluster: has nothing else to do.
+        run: was submitted for one node, with room for two losses.
+        is_array: the run is an array of one task.
+    """
+    job = f"{run.job_id}_0" if is_array else run.job_id
+    bad, again = _lose_all_nodes(cluster, run, job, 2)
+    assert bad == again
+    run.wait_round(3, 120)
+    assert bad == cluster.job(job)["ExcNodeList"]
+    assert bad != cluster.job(job)["NodeList"]
+    (unfit,) = run.entries(NodeUnfit)
+    assert bad == unfit.node
+    assert f"left out: {bad}" in run.log()
+    assert 2 == run.state().used(Cause.NODE_LOSS)
+    run.wait_ending()
+
+
 def lose_all_nodes_again_and_again(cluster: Cluster, run: Run, *, is_array: bool = False) -> None:
     """Power the nodes of a run off at once, in each of its starts, until its budget of lost nodes is spent.
 
@@ -78,18 +118,8 @@ def lose_all_nodes_again_and_again(cluster: Cluster, run: Run, *, is_array: bool
         run: was submitted with `LOST_OFTEN`, and has room for another start beside the nodes that are off.
         is_array: the run is an array of one task.
     """
-    lost = []
     job = f"{run.job_id}_0" if is_array else run.job_id
-    for start in range(2):
-        run.wait_round(start + 1)
-        lost.append(cluster.job(job)["NodeList"])
-        nodes = hostlist.expand(lost[-1])
-        for node in nodes:
-            cluster.crash(node)
-        before = str(start + 1)
-        cluster.wait_for(partial(_has_restarted, cluster, job, before), 90, "Slurm to notice")
-        for node in nodes:
-            cluster.boot(node)
+    lost = _lose_all_nodes(cluster, run, job, 2)
     ended = run.wait_ending().ending
     assert ended is not None
     assert (Decision.HELD, Budget.NODE_LOSSES) == (ended.decision, ended.budget)

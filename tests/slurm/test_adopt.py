@@ -39,6 +39,9 @@ ADOPTED = """\
 source ~/env/bin/activate
 export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 trap : TERM INT HUP USR1 USR2  # this shell outlives the signals that the agents save for
+begins=
+[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || begins=$(hpc-elastic finish --run-dir PLACE --max-relaunch 0 --begins)
+ended=$?; [ "$begins" != 0 ] || exit "$ended"
 srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
 --kill-on-bad-exit=0 --wait=0 --no-kill --cpu-bind=none hpc-elastic run --run-dir PLACE \\
     --nnodes=4 --nproc-per-node=8 \\
@@ -228,6 +231,32 @@ def test_the_changed_script_runs(tmp_path: Path, strict: str, code: int, *, goes
     assert goes_on == ("after" in told)
 
 
+@pytest.mark.parametrize("strict", ["", "set -eu"])
+@pytest.mark.parametrize(
+    ("says", "code", "begins"),
+    [("echo 0; exit 75", 75, False), ("exit 0", 0, True), ("exit 127", 0, True), ("echo banner", 0, True)],
+    ids=["a budget is spent", "nothing to say", "no Python just then", "a container says something"],
+)
+def test_a_further_start_looks_after_earlier_ones(
+    tmp_path: Path, strict: str, says: str, code: int, *, begins: bool
+) -> None:
+    """Before it starts anything; where a budget is spent it starts nothing."""
+    for name, body in {
+        "srun": 'while [ "${1#-}" != "$1" ]; do shift; done; "$@"',
+        "hpc-elastic": f'echo "$@" >> told; case "$*" in *--begins) {says} ;; esac',
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    script = changed(f"#!/bin/bash\n{strict}\nsrun torchrun train.py\n")
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "2"}
+    env["SLURM_RESTART_COUNT"] = "1"
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=env, check=False)
+    assert code == done.returncode
+    first, *others = (tmp_path / "told").read_text().splitlines()
+    assert f"finish --run-dir {tmp_path}/hpc_elastic_runs/run-17 --max-relaunch 0 --begins" == first
+    assert ["run", "finish"] * begins == [line.split()[0] for line in others]
+
+
 @pytest.mark.parametrize(
     ("more", "place"),
     [
@@ -374,7 +403,7 @@ def test_a_python_that_finds_us_by_pythonpath_only_is_not_isolated() -> None:
     assert "python -m hpc_elastic run" in adopt(text, "a", is_found_isolated=False).text
     assert "-I" not in adopt(text.replace("python -m torch.distributed.run", "torchrun"), "a").text
     script = adopt(text, "a").text
-    assert (1, 1) == tuple(script.count(f"python -I -m hpc_elastic {word}") for word in ("run", "finish"))
+    assert (1, 2) == tuple(script.count(f"python -I -m hpc_elastic {word}") for word in ("run", "finish"))
 
 
 def test_a_container_is_started_by_srun_and_finish_is_not_in_it() -> None:

@@ -45,6 +45,7 @@ class Answers(Slurm):
         self.asked: list[str] = []
         self.draining: dict[str, str] = {}
         self.requeued: list[str] = []
+        self.was_requeued, self.waits_for_requeue = threading.Event(), False
         self.goes_away_after: int | None = None  # how many questions about the limit
 
     @property
@@ -71,6 +72,7 @@ class Answers(Slurm):
     def show_config(self) -> str:
         """Return a configuration."""
         self.asked.append("config")
+        assert not self.waits_for_requeue or self.was_requeued.wait(LIMIT_S)
         return CONFIG
 
     def show_partition(self, name: str) -> dict[str, str]:
@@ -82,6 +84,7 @@ class Answers(Slurm):
         """Take a job back."""
         assert not hold
         self.requeued.append(job_ref)
+        self.was_requeued.set()
 
     def draining_nodes(self, names: Sequence[str]) -> dict[str, str]:
         """Return the nodes that are being drained."""
@@ -552,22 +555,13 @@ def test_an_agent_that_is_held_up_has_its_job_requeued(
     assert ["7"] == slurm.requeued
 
 
-def test_a_job_without_its_script_is_requeued_before_slurm_is_asked_for_more(
-    listen: Listen, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_without_its_script_is_requeued_before_slurm_is_asked_for_more(listen: Listen) -> None:
     """Its agents have KillWait: what they have to save, and whom they wait for, may take longer."""
-    slurm, requeued = Answers({"JobState": "COMPLETING", "Reason": "JobLaunchFailure"}), threading.Event()
-    monkeypatch.setattr(slurm, "requeue", lambda _job_ref: requeued.set())
-
-    def config() -> str:
-        assert requeued.wait(LIMIT_S)
-        return CONFIG
-
-    monkeypatch.setattr(slurm, "show_config", config)
-    heard = listen(slurm)
+    heard = listen(slurm := Answers({"JobState": "COMPLETING", "Reason": "JobLaunchFailure"}))
+    slurm.waits_for_requeue = True
     heard.watch.ask_why(SystemClock().monotonic(), is_warning=False)
     assert Cause.LAUNCH_FAILURE is heard.next().cause
-    assert requeued.is_set()
+    assert ["7"] == slurm.requeued
 
 
 def test_nobody_is_woken_after_the_end(listen: Listen) -> None:

@@ -19,6 +19,7 @@ from hpc_elastic.record.journal import (
     Member,
     NodeLeft,
     Requeued,
+    Role,
     RoundEnded,
     RoundFormed,
     RunEnded,
@@ -26,7 +27,7 @@ from hpc_elastic.record.journal import (
     Then,
 )
 from hpc_elastic.record.node_faults import node_faults
-from hpc_elastic.record.run_log import read_records, read_state
+from hpc_elastic.record.run_log import open_log, read_records, read_state
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.answers import PastStart, read_past_starts
 from hpc_elastic.slurm.client.commands import Slurm
@@ -179,6 +180,46 @@ def test_a_budget_of_so_many_allows_so_many(
     assert [("n1", Fault.NODE_LOSS)] * (most + 1) == [(one.event.host, one.event.fault) for one in faults]
 
 
+@pytest.mark.parametrize(
+    ("cause", "budgets", "budget"),
+    [
+        (Cause.NODE_LOSS, RequeueBudgets(max_node_losses=1), Budget.NODE_LOSSES),
+        (Cause.PREEMPTION, RequeueBudgets(max_preemptions=1), Budget.PREEMPTIONS),
+        (Cause.TIME_LIMIT, RequeueBudgets(max_time_limits=1), Budget.TIME_LIMITS),
+        (Cause.LAUNCH_FAILURE, RequeueBudgets(max_launch_failures=1), Budget.LAUNCH_FAILURES),
+        (Cause.UNKNOWN, RequeueBudgets(max_requeues=1), Budget.REQUEUES),
+        (Cause.UNKNOWN, RequeueBudgets(max_starts_without_save=2), Budget.STARTS_WITHOUT_SAVE),
+    ],
+)
+def test_a_beginning_that_was_killed_before_it_held_the_job_is_done_again(
+    paths: RunPaths, job: FakeJob, cause: Cause, budgets: RequeueBudgets, budget: Budget
+) -> None:
+    """The ends are charged already, and each budget still holds; one that is not exceeded holds nothing."""
+    for restart in range(2):
+        epoch = FIRST._replace(restart=restart)
+        write(paths, BEGAN._replace(epoch=epoch), round_of(epoch, restart + 1))
+        write(paths, DrainRequested(cause, "n1", Then.LEAVE, ""), StopAgreed(restart + 1, 5))
+        write(paths, Requeued(epoch, cause, "found by the next start"))
+    assert begin(paths, job, 2, RequeueBudgets())[0] is None
+    ended, said = begin(paths, job, 2, budgets)
+    assert ended is not None
+    ending = read_state(paths).ending
+    assert ending is not None
+    assert (Decision.HELD, budget) == (ending.decision, ending.budget)
+    assert not any("without a record" in line for line in said)
+    assert begin(paths, job, 3, budgets)[0] is None  # its user has released it
+
+
+def test_a_script_of_the_users_own_counts_too(paths: RunPaths, job: FakeJob) -> None:
+    """Its job has taken up a run of another one: the agents have counted that as a further submission."""
+    mine = FIRST._replace(submission=1)
+    write(paths, BEGAN._replace(job_id="6"), ROUND, Drained(FIRST, Cause.TIME_LIMIT, 9, ""))
+    write(paths, BEGAN._replace(epoch=mine), round_of(mine, 2))
+    assert begin(paths, job, 1, RequeueBudgets())[0] is None
+    ends = [record.entry for record in read_records(paths) if isinstance(record.entry, Requeued)]
+    assert [(mine, Cause.UNKNOWN)] == [(entry.epoch, entry.cause) for entry in ends]
+
+
 def test_starts_that_save_nothing_are_counted_though_finish_is_killed_each_time(
     paths: RunPaths, job: FakeJob
 ) -> None:
@@ -253,9 +294,20 @@ def test_a_task_that_was_released_begins(*, is_held: bool) -> None:
     """Though Slurm counts the requeue of the hold with the others; without a hold its requeues are used."""
     held = (RunEnded(Decision.HELD, ExitCode.REQUEUE, "a budget is spent", None),) if is_held else ()
     task = Facts(state_of(BEGAN, ROUND, *held), FIRST._replace(restart=3), None, "9_0", 0, is_task=True)
-    choice = before_start(task, RequeueBudgets(max_requeues=2), [])
+    choice = before_start(task, RequeueBudgets(max_requeues=2))
     assert is_held == (choice is None)
-    assert before_start(task, RequeueBudgets(max_requeues=3), []) is None
+    assert before_start(task, RequeueBudgets(max_requeues=3)) is None
+
+
+def test_the_node_of_a_task_that_its_next_start_finds_lost_is_remembered(paths: RunPaths) -> None:
+    """The script of that start has written the record, which is no sign of life of the start before."""
+    write(paths, BEGAN, TASKS)
+    log = open_log(paths, "9_0", Role.SCRIPT)
+    log.refresh()
+    log.commit(lambda _state: RoundEnded(1, Cause.NODE_LOSS, ("n1",), None))
+    assert [("n1", Fault.NODE_LOSS)] == [
+        (one.event.host, one.event.fault) for one in node_faults(read_records(paths), "r")
+    ]
 
 
 OLD = "n1.5@9_0-0-0"

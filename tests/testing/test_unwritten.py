@@ -13,6 +13,7 @@ from tests.real_slurm.unwritten import (
     LOST_OFTEN,
     ONE,
     end_with_a_program_that_is_not_there,
+    leave_a_node_out_that_is_lost_again,
     lose_all_nodes_again_and_again,
     preempt_before_the_agents_listen,
     refuse_a_second_job,
@@ -58,3 +59,10 @@ def test_a_task_that_is_lost_with_its_node_each_time_is_counted(cluster: Any) ->
     flags = ("--mode", "array", *ONE, *LOST_OFTEN)
     run = submit(cluster, flags, plain(cluster, "--step-time", "0.03", steps=4000))
     lose_all_nodes_again_and_again(cluster, run, is_array=True)
+
+
+@pytest.mark.parametrize("mode", ["step", "array"])
+def test_a_node_that_is_lost_again_is_left_out(cluster: Any, mode: str) -> None:
+    """The third start gives the job back before anything runs, and the fourth has another node."""
+    run = submit(cluster, (*ONE, "--mode", mode), plain(cluster, "--step-time", "0.03", steps=600))
+    leave_a_node_out_that_is_lost_again(cluster, run, is_array=mode == "array")

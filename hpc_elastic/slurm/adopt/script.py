@@ -87,6 +87,11 @@ _FINISH = Change(
     "requeues the job after a preemption, a time limit or a lost node, which Slurm alone often does not; "
     "never a cancelled or a finished one",
 )
+_BEGINS = Change(
+    "hpc-elastic finish --begins ahead of it",
+    "in a further start it records ends of earlier ones that no process was left to record, and nothing is "
+    "started if a budget is spent by them",
+)
 _IN_CONTAINER = Change(
     "the container", "has to have hpc_elastic, too; finish runs on the host, which has Slurm"
 )
@@ -136,6 +141,7 @@ def adopt(text: str, name: str, *, is_found_isolated: bool = True) -> Adopted:
         *(change.what for change in strict),
         *(change.what for change in whole),
         f"trap : {SIGNALS}  # this shell outlives the signals that the agents save for",
+        *begin_lines(line),
         *command,
         *_finish(line),
         *tail,
@@ -151,6 +157,7 @@ def adopt(text: str, name: str, *, is_found_isolated: bool = True) -> Adopted:
         *command_changes,
         *([_IN_CONTAINER] if _PYXIS.search(plain) and _IN_CONTAINER not in command_changes else []),
         _FINISH,
+        _BEGINS,
         *tail_changes,
         *_own_requeues(changed),
     )
@@ -397,8 +404,21 @@ def ended_of(line: Line) -> str:
 
 def finish_line(line: Line) -> str:
     """Return the command that decides the fate of the job."""
-    program = f"{line.environment}{line.program}"
-    return f'{program} finish --run-dir {_RUN_DIR} --srun-exit-code "$ended" --max-relaunch 0'
+    return f'{_finish_command(line)} --srun-exit-code "$ended" --max-relaunch 0'
+
+
+def begin_lines(line: Line) -> list[str]:
+    """Return the lines ahead of the training: a further start looks after the ends of earlier ones."""
+    begins = f"begins=$({_finish_command(line)} --max-relaunch 0 --begins)"
+    return [
+        "begins=",
+        f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || {begins}',
+        'ended=$?; [ "$begins" != 0 ] || exit "$ended"',
+    ]
+
+
+def _finish_command(line: Line) -> str:
+    return f"{line.environment}{line.program} finish --run-dir {_RUN_DIR}"
 
 
 def _tail(lines: list[str], end: int, strict: _Strict) -> tuple[list[str], list[Change]]:
@@ -466,16 +486,17 @@ def adopt_per_node(text: str, name: str, *, is_found_isolated: bool = True) -> A
         _SRUN_TRAP,
         *([_SRUN_LEAVE] if leave else []),
     )
-    return Adopted("\n".join(changed).rstrip("\n") + "\n", changes, _job_script(name, finish_line(line)))
+    return Adopted("\n".join(changed).rstrip("\n") + "\n", changes, _job_script(name, line))
 
 
-def _job_script(name: str, finish: str) -> tuple[str, ...]:
+def _job_script(name: str, line: Line) -> tuple[str, ...]:
     """Return the lines that the script is to have which runs this one."""
     return (
         "#SBATCH --requeue --open-mode=append --no-kill --signal=USR2@120",
         f"trap : {SIGNALS}",
+        *begin_lines(line),
         f"{_SRUN_LINE} bash {shlex.quote(name)}",  # noqa: TID251 - a line of a script
         "ended=$?",
         f"trap '' {SIGNALS}",
-        finish,
+        finish_line(line),
     )

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.exit_codes import ExitCode
-from hpc_elastic.record.node_faults import node_faults
+from hpc_elastic.record.journal import Cause, Drained, Entry, EpochStarted, NodeLeft, NodeUnfit
+from hpc_elastic.record.node_faults import Blamed, node_faults
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.record.state import other_job
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.finish import Finish
-from hpc_elastic.slurm.nodes.nodes import NOT_LOOKED_AFTER, keep_off, look_after, note_taken, one_line
+from hpc_elastic.slurm.nodes.nodes import (
+    NOT_LOOKED_AFTER,
+    hosts,
+    keep_off,
+    look_after,
+    note_taken,
+    one_line,
+)
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Say, Start
 from hpc_elastic.slurm.run_jobs.submissions import read_links
+from hpc_elastic.store.node_events import Fault
+
+_LOST_AGAIN = 2  # so often a node may be lost with all that could record it: once may be chance
+_REASON = "earlier starts were lost on it, with all their processes"
 
 
 def run_with_nodes(
@@ -58,9 +71,10 @@ def run_with_nodes(
 
 
 def begin_with_nodes(finish: Finish, say: Say) -> Ended | None:
-    """Begin a start, as `Finish.begin` does; then remember the nodes that the start before has lost.
+    """Begin a start, as `Finish.begin` does; then look at the nodes that the start before has lost.
 
-    Slurm is asked only about those.
+    A node on which starts were lost again and again, without a record of their own, is left out. Slurm takes
+    that of a job in the queue alone, so this start gives the job back.
 
     Args:
         finish: of the start.
@@ -69,14 +83,59 @@ def begin_with_nodes(finish: Finish, say: Say) -> Ended | None:
     Raises:
         HpcElasticError: as `Finish.begin`.
     """
-    ended, start, slurm = finish.begin(), finish.start, finish.slurm
-    if start.task is not None or other_job(finish.log.state, start.epoch, start.job_ref):
+    ended, start, slurm, log = finish.begin(), finish.start, finish.slurm, finish.log
+    if start.task is None and other_job(log.state, start.epoch, start.job_ref):
         return ended
-    blamed = node_faults(finish.log.records, start.paths.name)
+    blamed = node_faults(log.records, start.paths.name)
     last = start.epoch._replace(restart=start.restarts - 1)
-    if note_taken(finish.log, blamed, last, None, slurm, say):
-        look_after(start.paths, blamed, start.job_ref, slurm, finish.clock, say)
-    return ended
+    is_new = start.task is None and note_taken(log, blamed, last, None, slurm, say)
+    if is_new:
+        blamed = node_faults(log.records, start.paths.name)
+    again = _lost_again(blamed, start)
+    if not (is_new or again):
+        return ended
+    requeue_of = look_after(start.paths, blamed, start.job_ref, slurm, finish.clock, say)
+    if ended is not None:
+        if ended.code == ExitCode.REQUEUE:
+            keep_off(requeue_of.of(start.job_ref), slurm, say)
+        return ended
+    out = [node for node in again if node in (requeue_of.nodes or ())]
+    if not out:
+        return None
+    _stay_out(finish, out)
+    return run_with_nodes(finish.run, log, start, slurm, finish.clock, say)
+
+
+def _lost_again(blamed: Sequence[Blamed], start: Start) -> list[str]:
+    """Return the nodes of a start on which earlier ones of its submission were lost, and no more is known."""
+    own = [one.event for one in blamed if one.epoch.submission == start.epoch.submission]
+    newest = {event.host: event.fault for event in own}
+    losses = Counter(event.host for event in own if event.fault is Fault.NODE_LOSS)
+    return [
+        node
+        for node in hosts(start.node_list)
+        if losses[node] >= _LOST_AGAIN and newest[node] is Fault.NODE_LOSS
+    ]
+
+
+def _stay_out(finish: Finish, nodes: Sequence[str]) -> None:
+    """Record that a start is left because of its nodes, as an agent does that finds its node unfit."""
+    start, log = finish.start, finish.log
+
+    def write(entry: Entry) -> None:
+        finish.patiently(lambda: log.commit(lambda _state: entry))
+
+    if start.task is None:
+        write(EpochStarted(start.epoch, start.job_ref, ()))
+    epoch = start.epoch if start.task is None else log.state.epoch
+    for node in nodes:
+        write(NodeUnfit(epoch, node, _REASON))
+    if start.task is not None:
+        node_id = f"{nodes[0]}.0{start.task.tag}"
+        write(NodeLeft(epoch, node_id, nodes[0], Cause.NODE_LOSS, _REASON))
+    else:
+        names = ", ".join(nodes)
+        write(Drained(epoch, Cause.NODE_LOSS, None, f"nothing is started on {names}: {_REASON}"))
 
 
 def _jobs_to_come(start: Start, ended: Ended) -> list[str]:

@@ -13,8 +13,8 @@ from hpc_elastic.slurm.end.unwritten import SlurmSays
 from hpc_elastic.slurm.run_jobs.job_start import Say, Start, log_end
 
 
-def charge(log: RunLog, start: Start, slurm: Slurm, say: Say) -> list[Cause]:
-    """Record the ends of earlier starts that have no record; return their causes.
+def charge(log: RunLog, start: Start, slurm: Slurm, say: Say) -> None:
+    """Record the ends of earlier starts that have no record.
 
     Args:
         log: the journal of the run, as it was read.
@@ -26,30 +26,29 @@ def charge(log: RunLog, start: Start, slurm: Slurm, say: Say) -> list[Cause]:
         StoreError: a record cannot be written.
     """
     if start.local or not (start.restarts or (start.task is not None and start.task.restart)):
-        return []
+        return
     if start.task is not None:
-        return _charge_task(log, start, start.task, slurm, say)
+        _charge_task(log, start, start.task, slurm, say)
+        return
     if other_job(log.state, start.epoch, start.job_ref) or not unwritten.of_job(
         log.state, start.epoch, SlurmSays()
     ):
-        return []
+        return
     found = unwritten.of_job(log.state, start.epoch, _told(start, start.restarts, slurm))
     for entry in unwritten.entries_of(found, log.state, start.epoch, start.job_ref):
         _write(log, entry)
     for one in found:
         say(f"start {one.restart} of this job has ended without a record ({one.cause.value}): {one.why}")
-    return [one.cause for one in found]
 
 
-def _charge_task(log: RunLog, start: Start, task: TaskStart, slurm: Slurm, say: Say) -> list[Cause]:
+def _charge_task(log: RunLog, start: Start, task: TaskStart, slurm: Slurm, say: Say) -> None:
     member = unwritten.member_of(log.state, task)
     if member is None:
-        return []
+        return
     entry, why = unwritten.of_task(log.state, member, _told(start, task.restart, slurm))
     _write(log, entry)
     cause = getattr(entry, "cause", Cause.UNKNOWN)
     say(f"an earlier start of this task has ended without a record ({cause.value}): {why}")
-    return [cause]
 
 
 def _write(log: RunLog, entry: Entry) -> None:

@@ -141,13 +141,15 @@ class Finish:
         Raises:
             HpcElasticError: as `run`.
         """
-        self.patiently(self._state)
-        charged = self.patiently(lambda: charge(self.log, self.start, self.slurm, self.say))
+        state = self.patiently(self._state)
+        if self.start.task is None and not self.start.is_submitted:
+            self.start = with_own_submission(self.start, [*self.log.records], state, self._is_active)
+        self.patiently(lambda: charge(self.log, self.start, self.slurm, self.say))
         state, records = self.log.state, [*self.log.records]
-        if lifecycle.before_start(self._known_facts(state, records), self.budgets, charged) is None:
+        if lifecycle.before_start(self._known_facts(state, records), self.budgets) is None:
             return None  # Slurm, which may be away, is asked only for an end
         facts = (self._job_facts if self.start.task is None else self._task_facts)(state, records)
-        choice = lifecycle.before_start(facts, self.budgets, charged)
+        choice = lifecycle.before_start(facts, self.budgets)
         if choice is None:
             return None
         others = self._successors() if self.start.task is None else self._other_tasks()

@@ -395,36 +395,43 @@ def _used(facts: Facts, cause: Cause) -> int:
     return state.used(cause) + (not (facts.is_task or is_counted))
 
 
-def before_start(facts: Facts, budgets: RequeueBudgets, charged: Iterable[Cause]) -> Choice | None:
+def before_start(facts: Facts, budgets: RequeueBudgets) -> Choice | None:
     """Choose the end of a start that has not begun, as a budget is exceeded already; None: it may begin.
+
+    A budget that an end with a record has exceeded was compared by the script of that start, unless it was
+    killed before it came to hold the job.
 
     Args:
         facts: all that is known; the ends of earlier starts are recorded.
         budgets: how often the job may be requeued.
-        charged: causes of ends that had no record, so that no script has compared them.
     """
     if has_ended(facts.state) or facts.other_job or facts.is_outdated:
         return None  # the agents tell so
-    in_vain = _saves_in_vain(facts, budgets) if charged else ""
-    facts = facts._replace(state=_now(facts))  # a run that was released has a new budget
-    state = facts.counts
-    for cause in charged:
+    is_mine = facts.state.epoch.submission == facts.epoch.submission
+    is_released = is_mine and facts.state.ending is not None  # such a run has a new budget
+    in_vain = "" if is_released else _saves_in_vain(facts, budgets)
+    facts = facts._replace(state=_now(facts))
+    if is_released and facts.is_task:  # its agents renew the budgets; Slurm counts the requeue of the hold
+        return None
+    exceeded = _exceeded(facts, budgets)
+    if exceeded is None and facts.is_task and facts.requeues > budgets.max_requeues:
+        return _give_up(facts, f"the {budgets.max_requeues} requeues of this task are used")
+    if exceeded is None and in_vain:
+        exceeded = Cause.REQUEUE, Spent(in_vain, Budget.STARTS_WITHOUT_SAVE)
+    return None if exceeded is None else _hold(exceeded[1], facts, budgets, exceeded[0])
+
+
+def _exceeded(facts: Facts, budgets: RequeueBudgets) -> tuple[Cause, Spent] | None:
+    """Return the cause of which more ends are recorded than its budget allows, and that budget."""
+    for cause in Cause:
         bound = budgets.of(cause)
-        if bound is not None and state.used(cause) > bound[0]:
-            text = (
-                f"the budget {bound[1].value} = {bound[0]} is spent; before this start: {_word(facts, cause)}"
-            )
-            return _hold(Spent(text, bound[1]), facts, budgets, cause)
-    most = budgets.max_requeues
-    is_released = facts.state.ending is not None  # Slurm counts the requeue of a hold with the others
-    if facts.is_task and not is_released and facts.requeues > most:
-        return _give_up(facts, f"the {most} requeues of this task are used")
-    if not facts.is_task and state.requeues > most:
-        spent = Spent(f"the budget of {most} requeues (max_requeues) is spent", Budget.REQUEUES)
-        return _hold(spent, facts, budgets, Cause.REQUEUE)
-    if in_vain:
-        return _hold(Spent(in_vain, Budget.STARTS_WITHOUT_SAVE), facts, budgets, Cause.REQUEUE)
-    return None
+        if bound is not None and facts.counts.used(cause) > bound[0]:
+            before = f"before this start: {_word(facts, cause)}"
+            return cause, Spent(f"the budget {bound[1].value} = {bound[0]} is spent; {before}", bound[1])
+    if facts.is_task or facts.counts.requeues <= budgets.max_requeues:
+        return None
+    most = f"the budget of {budgets.max_requeues} requeues (max_requeues)"
+    return Cause.REQUEUE, Spent(f"{most} is spent", Budget.REQUEUES)
 
 
 def _saves_in_vain(facts: Facts, budgets: RequeueBudgets) -> str:
