@@ -5,6 +5,9 @@ off, and a clock may be set while the run lasts. A span between two events of on
 its monotonic clock. Of the wall times the longest series that follows the order is believed; a clock
 that contradicts it is put right by the least that is needed, and each event that still contradicts is
 put between its neighbours.
+
+Of clocks that are far from each other those are right that most nodes have; of as many on both sides those by
+which the run has waited less since its submission.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from math import inf
 from hpc_elastic.named_tuple import NamedTuple
 
 _TURNS = 3  # of putting clocks right
+SUBMITTER = ""  # in the place of a node: the login node on which the run was submitted
+FAR_S = 600.0  # two clocks that differ by so much differ by more than what delays events of one moment
 _JITTER_S = 2.0  # events of two nodes may stand so much out of order without a wrong clock
 
 
@@ -36,18 +41,49 @@ def one_clock(stamps: Sequence[Stamp]) -> list[float]:
         stamps: in the order in which the events happened.
     """
     times = _without_steps(stamps)
+    ahead = {stamp.by: 0.0 for stamp in stamps}
     bounds = _bounds(times)
     for _ in range(_TURNS):
         wrong = _wrong_clocks(stamps, times, bounds)
         if not wrong:
             break
         times = [time - wrong.get(stamp.by, 0.0) for stamp, time in zip(stamps, times, strict=True)]
+        ahead = {by: off + wrong.get(by, 0.0) for by, off in ahead.items()}
+        bounds = _bounds(times)
+    if shift := _shift(stamps, times, ahead):
+        times = [time + shift * (stamp.by != SUBMITTER) for stamp, time in zip(stamps, times, strict=True)]
         bounds = _bounds(times)
     fixed: list[float] = []
     for time, (least, most) in zip(times, bounds, strict=True):
         low = max(least, fixed[-1]) if fixed else least
         fixed.append(min(max(time, low), most))
     return fixed
+
+
+def _shift(stamps: Sequence[Stamp], times: Sequence[float], ahead: Mapping[str, float]) -> float:
+    """Return by how much the clocks of all nodes are to be moved, so that those that are right stay.
+
+    Args:
+        stamps: in the order in which the events happened.
+        times: the same, with the clocks put right by those that were believed.
+        ahead: by how much each clock was found to be ahead then [s].
+    """
+    off = [seconds for by, seconds in ahead.items() if by != SUBMITTER]
+    most, best = sum(abs(seconds) < FAR_S for seconds in off), 0.0
+    for one in sorted(off, key=abs):
+        votes = sum(abs(seconds - one) < FAR_S for seconds in off)
+        is_shorter = one < best and _waits(stamps, times, one)
+        if abs(one) >= FAR_S and (votes > most or (votes == most and is_shorter)):
+            most, best = votes, one
+    return best
+
+
+def _waits(stamps: Sequence[Stamp], times: Sequence[float], shift: float) -> bool:
+    """Tell whether the first event still follows the submission after a shift of all clocks but its own."""
+    for stamp, time, following, later in zip(stamps, times, stamps[1:], times[1:], strict=False):
+        if stamp.by == SUBMITTER and following.by != SUBMITTER:
+            return later + shift >= time - _JITTER_S
+    return False
 
 
 class _Anchor(NamedTuple):

@@ -6,14 +6,15 @@ after an ending that is final, until the run is submitted again, is no part of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
 from hpc_elastic.account import stops
 from hpc_elastic.account.facts import Doing, WorkFact, begun_steps, of_one_writer
 from hpc_elastic.account.gpus import NodeGpus
-from hpc_elastic.account.one_clock import Stamp, one_clock
+from hpc_elastic.account.in_order import Event, SubmitTime, in_order, of_other_clocks, stamps_of
+from hpc_elastic.account.one_clock import one_clock
 from hpc_elastic.account.stops import Stop
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import (
@@ -34,7 +35,6 @@ from hpc_elastic.record.journal import (
     Record,
     Requeued,
     Role,
-    RoundEnded,
     RoundFormed,
     RunEnded,
     Then,
@@ -63,13 +63,6 @@ class Bucket(str, Enum):
     DOWN = "down"  # no sign of life, and no record of the reason; of a node: lost, or unfit
     SPARE = "spare"  # of a node: stands by while a round runs without it
     ELSEWHERE = "not in the job"  # of a node: this start of the job does not have it
-
-
-class SubmitTime(NamedTuple):
-    """The run was submitted."""
-
-    number: int
-    at: float  # [s since the epoch]
 
 
 class History(NamedTuple):
@@ -131,8 +124,6 @@ class Series(NamedTuple):
     begun: Mapping[int, int] = {}  # steps that rounds went on from, by their numbers, as their workers told
 
 
-_Event = SubmitTime | Record | WorkFact
-_NEVER = 2**63  # the number of a record that there is not
 _WORK = (Bucket.TRAINING, Bucket.WORKING, Bucket.SAVING)
 _UNSAVED = (Decision.FAILED, Decision.HELD)  # the end of a run loses all that is not durable
 
@@ -140,43 +131,13 @@ _UNSAVED = (Decision.FAILED, Decision.HELD)  # the end of a run loses all that i
 def series_of(history: History) -> Series:
     """Return the spans of a run's time, the stops of its workers, and its starts."""
     rounds = of_one_writer(history.facts)
-    events = list(_in_order(history, rounds))
-    walk = _Walk(rounds)
-    for time, event in zip(one_clock([_stamp(event) for event in events]), events, strict=True):
-        walk.take(time, event)
+    others = of_other_clocks(history.facts, rounds)
+    events = in_order(history.records, history.submissions, rounds, others)
+    walk, unread = _Walk(rounds), {id(one) for one in others}
+    for time, event in zip(one_clock(stamps_of(events)), events, strict=True):
+        if id(event) not in unread:
+            walk.take(time, event)
     return walk.finish(history.now, history.newest_saved)
-
-
-def _in_order(history: History, rounds: Mapping[int, Sequence[WorkFact]]) -> Iterator[_Event]:
-    """Return all events in the order of the journal; a line follows the newest record that its agent knew.
-
-    Workers do steps until they are ended. Such a line stands before the record that ends their round.
-    """
-    first: dict[int, int] = {}
-    ends: dict[int, int] = {}
-    for record in history.records:
-        if isinstance(record.entry, EpochStarted):
-            first.setdefault(record.entry.epoch.submission, record.number)
-        elif isinstance(record.entry, RoundEnded):
-            ends.setdefault(record.entry.number, record.number)
-    keyed: list[tuple[tuple[float, int, float], _Event]] = [
-        ((record.number, 0, 0.0), record) for record in history.records
-    ]
-    for number, lines in rounds.items():
-        last = ends.get(number, _NEVER) - 1
-        for place, fact in enumerate(lines):
-            known = min(fact.known, last) if fact.doing is Doing.STEP else fact.known
-            keyed.append(((known, 1, number + place / len(lines)), fact))
-    keyed += [((first.get(one.number, float("inf")) - 1, 2, one.number), one) for one in history.submissions]
-    return (event for _, event in sorted(keyed, key=lambda pair: pair[0]))
-
-
-def _stamp(event: _Event) -> Stamp:
-    if isinstance(event, SubmitTime):
-        return Stamp(event.at, "")
-    if isinstance(event, Record):
-        return Stamp(event.at, event.by)
-    return Stamp(event.at, event.agent.rpartition(".")[0], event.agent, event.mono)
 
 
 class _Walk:
@@ -213,7 +174,7 @@ class _Walk:
         self._leavers: list[stops.Leaver] = []  # of the round that runs
         self._drill = ""  # that has begun since the newest round was formed, for people
 
-    def take(self, time: float, event: _Event) -> None:
+    def take(self, time: float, event: Event) -> None:
         """Take one event."""
         if isinstance(event, WorkFact):
             self._fact(time, event)

@@ -6,7 +6,8 @@ import random
 from typing import NamedTuple
 
 from hpc_elastic.account.facts import Doing, WorkFact, encode_fact, parse_facts
-from hpc_elastic.account.spans import History, SubmitTime
+from hpc_elastic.account.in_order import SubmitTime
+from hpc_elastic.account.spans import History
 from hpc_elastic.record.journal import (
     Cause,
     Decision,

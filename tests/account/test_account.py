@@ -6,7 +6,8 @@ import pytest
 
 from hpc_elastic.account.account import Pace, account_of, pace_of, seconds_of_nodes
 from hpc_elastic.account.facts import Doing, NodeUse, RunUse, WorkFact, encode_fact, parse_facts, use_of
-from hpc_elastic.account.spans import Bucket, History, SubmitTime
+from hpc_elastic.account.in_order import SubmitTime
+from hpc_elastic.account.spans import Bucket, History
 from hpc_elastic.record.journal import (
     Answer,
     Asked,
@@ -19,6 +20,7 @@ from hpc_elastic.record.journal import (
     EpochStarted,
     MarkedCheckpoint,
     Member,
+    Note,
     Record,
     Requeued,
     Role,
@@ -64,6 +66,44 @@ CRASHED_FACTS = [
     _fact(2, Doing.STEP, 280.0, 4, 11),
     _fact(2, Doing.STEP, 380.0, 4, 31),
 ]
+
+
+def test_what_comes_before_the_first_start_of_the_run_is_of_its_submission() -> None:
+    """The script of a task may write a note before any agent has begun the run."""
+    records = _records(
+        (103.0, Note(FIRST, "task 7_1: its agents are started again")),
+        (104.0, EpochStarted(FIRST, "7", ("a", "b"))),
+        (110.0, _round(1, FIRST)),
+        (130.0, RunEnded(Decision.DONE, 0, "", None)),
+    )
+    assert 30.0 == account_of(History(records, [], [SubmitTime(0, 100.0)])).wall_s
+
+
+@pytest.mark.parametrize("wrong", ["a", "b"])
+def test_a_clock_that_is_an_hour_ahead_costs_no_goodput(wrong: str) -> None:
+    """The script of a task has the clock of its node; two nodes disagree, and the submission fits one."""
+    off = {wrong: 3600.0}
+    members = (Member("a.1@7_0-0-0", "a", 1), Member("b.1@7_1-0-0", "b", 1))
+    records = [
+        Record(1, 105.0 + off.get("a", 0.0), "a", EpochStarted(FIRST, "7", ())),
+        Record(2, 110.0 + off.get("a", 0.0), "a", RoundFormed(1, FIRST, members, "a", 1, None)),
+        Record(3, 141.0 + off.get("a", 0.0), "7_0", RunEnded(Decision.DONE, 0, "", None), Role.SCRIPT),
+    ]
+    facts = [
+        WorkFact(1, doing, at + off.get(node, 0.0), at, f"{node}.1", 2, step)
+        for doing, at, step in (
+            (Doing.STARTED, 111.0, None),
+            (Doing.IMPORTED, 112.0, None),
+            (Doing.STEP, 115.0, 1),
+            (Doing.STEP, 125.0, 11),
+            (Doing.STEP, 140.0, 26),
+        )
+        for node in "ab"
+    ]
+    account = account_of(History(records, facts, [SubmitTime(0, 100.0)]))
+    assert 41.0 == pytest.approx(account.wall_s, abs=2.5)
+    assert account.goodput is not None
+    assert 25 / 41 == pytest.approx(account.goodput, abs=0.05)
 
 
 def test_a_crash_and_its_cost() -> None:

@@ -15,7 +15,8 @@ from chaos_lib.summary import table
 from chaos_lib.training import Mark, Shape
 
 from hpc_elastic.account.account import account_of
-from hpc_elastic.account.spans import History, SubmitTime
+from hpc_elastic.account.in_order import SubmitTime
+from hpc_elastic.account.spans import History
 from hpc_elastic.record.checkpoints import MarkName
 from hpc_elastic.record.journal import (
     Cause,

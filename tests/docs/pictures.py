@@ -27,7 +27,8 @@ from html import escape
 from pathlib import Path
 
 from hpc_elastic.account.facts import Doing, WorkFact
-from hpc_elastic.account.spans import Bucket, History, Span, SubmitTime, series_of
+from hpc_elastic.account.in_order import SubmitTime
+from hpc_elastic.account.spans import Bucket, History, Span, series_of
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
     Cause,

@@ -10,8 +10,9 @@ from itertools import takewhile
 from statistics import median
 
 from hpc_elastic.account.account import Account, StopCost, account_of
+from hpc_elastic.account.in_order import SubmitTime
 from hpc_elastic.account.read import read_facts, read_gpus
-from hpc_elastic.account.spans import Bucket, History, SubmitTime
+from hpc_elastic.account.spans import Bucket, History
 from hpc_elastic.account.stops import Stop
 from hpc_elastic.clock import wall_of
 from hpc_elastic.errors import HpcElasticError
