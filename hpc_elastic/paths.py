@@ -88,6 +88,7 @@ class RunPaths:
         self.timeouts = at("timeouts")  # how long steps and sections have taken: one small file per node
         self.preload = at("preload.json")  # the modules that workers have imported
         self.paces = at("paces")  # the time of a step on each node, in the names of empty files
+        self.activity = at("activity")  # the last signs of workers without steps, in the names of empty files
         self.account = at("account")  # how far the workers of each round were: one file per node
         self.gpus = at("gpus")  # the use of GPUs, where it is sampled: one small file per node
 

@@ -232,6 +232,10 @@ class FailuresAndHangs:
         SILENCE, None, "The same from a worker's start to its first tick; a time means that every worker "
         "ticks", "auto", Agent(), Written(default="auto, learned from earlier rounds"),
     )
+    silence_timeout = setting(
+        SECONDS, None, "How long a worker that never ticks may show no output, no CPU time and no GPU use "
+        "before all are started again as after a hang; 0: as long as it likes", 0.0, Agent(),
+    )
 
 
 class Requeues:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 
 
 _REMEMBERING = 8  # so many nodes of a job ask Slurm; a thousand at once would be a burden to slurmctld
+_LONGEST_SAMPLING_S = 60.0  # between two looks at GPUs for a limit of silence,
+_SAMPLES = 20  # of which there are so many in that limit
 _SERVICES = (Env.ENABLE_FILE_TIMER, Env.HEALTH_CHECK_PORT, Env.STATE_TIMEOUT)
 """Variables that ask for a service of the agent."""
 _SITE = os.path.join(os.path.dirname(__file__), "..", "metrics", "static_init.py")
@@ -231,21 +234,46 @@ def _with_helpers(
         preloader = _preloader(options, context, log)
         stack.callback(preloader.close)
         context = context._replace(preloader=preloader)
-    if options.sample_gpus:
-        sampler = _sampler(options, context.scratch, log)
+    every_s = _between_samples_s(options, context, log)
+    if every_s:
+        sampler = _sampler(options, every_s, context, log)
         stack.callback(sampler.close)
         context = context._replace(sampler=sampler)
     return context
 
 
-def _sampler(options: LaunchOptions, scratch: str, log: AgentLog) -> GpuSampler:
+def _between_samples_s(options: LaunchOptions, context: StartContext, log: AgentLog) -> float:
+    """Return the time between two looks at the use of the GPUs [s]; 0: there are none.
+
+    Workers are silent only if their GPUs have nothing to do, so that use is sampled for a limit of silence.
+    """
+    silence_s = options.hangs.silence
+    if silence_s == math.inf:
+        return options.sample_gpus
+    import shutil  # noqa: PLC0415 - only if it is asked for
+
+    from hpc_elastic.processes.nvidia_smi import PROGRAM  # noqa: PLC0415 - the same
+
+    is_there = shutil.which(PROGRAM) is not None
+    if context.gpus and not is_there:
+        log.say(f"--silence-timeout has no effect here: without {PROGRAM} the use of GPUs is not known")
+    if not context.gpus and not is_there:
+        return options.sample_gpus
+    often_s = min(_LONGEST_SAMPLING_S, max(1.0, silence_s / _SAMPLES))
+    return min(options.sample_gpus or often_s, often_s)
+
+
+def _sampler(options: LaunchOptions, every_s: float, context: StartContext, log: AgentLog) -> GpuSampler:
     """Return the sampler of this node's GPUs."""
     from hpc_elastic.account.read import gpu_file  # noqa: PLC0415 - only if it is asked for
     from hpc_elastic.node.listeners.gpu_sampler import GpuSampler, SampledNode  # noqa: PLC0415 - the same
 
     path = gpu_file(options.paths, options.node)
-    place = SampledNode(options.node, path, scratch, os.environ, SystemClock(), log.say)
-    return GpuSampler(options.sample_gpus, place)
+    has_gpus = bool(context.gpus)
+    place = SampledNode(
+        options.node, path, context.scratch, os.environ, SystemClock(), log.say, has_gpus=has_gpus
+    )
+    return GpuSampler(every_s, place)
 
 
 def _preloader(options: LaunchOptions, context: StartContext, log: AgentLog) -> Preloader:

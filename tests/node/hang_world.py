@@ -7,6 +7,7 @@ of that the test says.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import NamedTuple
 from hpc_elastic.multiprocessing.context import StartSettings
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs
 from hpc_elastic.node.decision import Group, Hang
+from hpc_elastic.node.hangs.activity import ActivityWatch
 from hpc_elastic.node.hangs.groups import Frame, RankLook
 from hpc_elastic.node.hangs.hangs import Hangs
 from hpc_elastic.node.hangs.look import FORMAT
@@ -47,6 +49,7 @@ class World(NamedTuple):
         parts: what its agent is put together from.
         clock: of the node.
         log: the file with what it says.
+        activity: of workers that tell no steps, where that has a limit.
     """
 
     hangs: Hangs
@@ -54,6 +57,7 @@ class World(NamedTuple):
     parts: AgentParts
     clock: FakeClock
     log: Path
+    activity: ActivityWatch | None = None
 
     @property
     def said(self) -> str:
@@ -79,6 +83,8 @@ class World(NamedTuple):
 
     def look(self, *, counts: bool = True, status: Group = Group.RUNNING) -> Hang:
         """Look at the workers once."""
+        if self.activity is not None:
+            self.activity.look(self.clock.monotonic())
         return self.hangs.look(status, counts=counts)
 
     def watch(self, seconds: int, *alive: int) -> Hang:
@@ -151,4 +157,6 @@ def make_world(tmp_path: Path, options: HangOptions, path: str = "/nowhere") -> 
     )
     group = LocalGroup(FORMED, node_id("n1"), str(scratch), parts.run, parts.start)
     group.start(parts.command, restarts=0)
-    return World(Hangs(rendezvous.run, parts, group, clock.monotonic()), group, parts, clock, log)
+    now = clock.monotonic()
+    activity = ActivityWatch(parts, group, now) if options.silence < math.inf else None
+    return World(Hangs(rendezvous.run, parts, group, now, activity), group, parts, clock, log, activity)

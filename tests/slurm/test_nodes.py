@@ -269,6 +269,17 @@ def test_suspects_are_left_out_of_a_new_job(site: Site) -> None:
     assert () == site.wanted(nodes="2", exclude_suspects=False).excluded
 
 
+def test_a_node_that_left_for_its_failures_is_left_out_of_the_next_start_and_of_a_new_job(site: Site) -> None:
+    """As one that failed its check."""
+    failed = RoundEnded(1, Cause.CRASH, ("n2",), {"message": "CUDA out of memory"})
+    unfit = NodeUnfit(EPOCH, "n2", "always on n2", by_failures=True)
+    site.write(START, ROUND, failed, ROUND._replace(number=2), failed._replace(number=2), unfit)
+    site.spec(nodes="2:3")
+    assert ["scontrol update JobId=7 ExcNodeList=n2"] == site.end()
+    assert ("n2",) == site.wanted(nodes="2").excluded
+    assert "left out: n2 (unfit: always on n2); --no-exclude-suspects takes them in" == site.said[-1]
+
+
 @pytest.mark.parametrize(
     "fields",
     [{"nodes": "4"}, {"nodes": "2:4"}, {"nodes": "2", "nodelist": "n[1-2]"}, {"partition": "other"}],

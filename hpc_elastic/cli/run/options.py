@@ -68,6 +68,7 @@ def hang_options_of(args: argparse.Namespace) -> HangOptions:
     return HangOptions(
         timeout=_limit("--hang-timeout", args.hang_timeout),
         first_step=_limit("--first-step-timeout", args.first_step_timeout),
+        silence=args.silence_timeout or math.inf,
     )
 
 

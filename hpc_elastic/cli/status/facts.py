@@ -16,6 +16,7 @@ from hpc_elastic.record.checkpoints import save_times
 from hpc_elastic.record.journal import Cause, Decision, Record
 from hpc_elastic.record.progress import BEGINNING, trained
 from hpc_elastic.record.state import RunState
+from hpc_elastic.report.activity import activity_texts
 from hpc_elastic.report.causes_text import (
     job_code_text,
     requeues_text,
@@ -106,6 +107,7 @@ def status_facts(run: RunFiles, asked: SlurmAnswer, account: Account) -> list[tu
     facts += _checkpoint(run, saved)
     facts += [("", text) for text in failed_save_texts(failed_saves(run.paths))]
     facts += [] if run.is_torchruns else _progress(run, account, saved)
+    facts += _activity(run, now_s)
     facts += _saves(run, BEGINNING if saved is None else saved.step)
     short = short_time_text(trained(run.records), _limit_s(run, asked))
     facts += [("time", short)] if short and state.ending is None else []
@@ -122,6 +124,15 @@ def status_facts(run: RunFiles, asked: SlurmAnswer, account: Account) -> list[tu
         ago = f" ({span_text(now_s - last.at)} ago)" if last.at <= now_s else ""  # its clock may be ahead
         facts.append(("last", f"{date_text(last.at)}{ago} {text}"))
     return facts
+
+
+def _activity(run: RunFiles, now_s: float) -> list[tuple[str, str]]:
+    """Return the last signs of workers that tell no steps."""
+    running = run.state.running
+    if running is None or run.state.ending is not None or run.is_torchruns:
+        return []
+    texts = activity_texts(run.paths, running, now_s, has_limit=bool(in_force(run.spec, "silence_timeout")))
+    return list(zip(("activity", ""), texts, strict=False))
 
 
 def stopped_texts(state: RunState) -> list[str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.decision import Group, Hang
+from hpc_elastic.node.hangs.activity_rules import QUIET
 from hpc_elastic.node.hangs.watch import HangWatch, Sign, Silence, is_still, silence_text
 from hpc_elastic.node.setup.hang_times import START, Length, Lengths, decode, encode, is_worth_writing
 from hpc_elastic.node.workers import process_facts
@@ -26,6 +27,7 @@ from hpc_elastic.worker.channel import Channel, Section
 
 if TYPE_CHECKING:
     from hpc_elastic.meet.shared_run import SharedRun
+    from hpc_elastic.node.hangs.activity import ActivityWatch
     from hpc_elastic.node.hangs.groups import RankLook
     from hpc_elastic.node.hangs.look import Evidence, HangVerdict, Look
     from hpc_elastic.node.setup.agent_setup import AgentParts
@@ -61,9 +63,18 @@ class Hangs:
         parts: the agent's parts.
         group: the workers.
         started: when they were started, by the monotonic clock [s].
+        activity: of workers that tell no steps, where that is watched.
     """
 
-    def __init__(self, run: SharedRun, parts: AgentParts, group: LocalGroup, started: float) -> None:
+    def __init__(
+        self,
+        run: SharedRun,
+        parts: AgentParts,
+        group: LocalGroup,
+        started: float,
+        activity: ActivityWatch | None = None,
+    ) -> None:
+        self._activity = activity
         self._run = run
         self._parts = parts
         self._group = group
@@ -116,6 +127,8 @@ class Hangs:
             return Hang.NONE
         self._look_at_stopped()
         silences = self._watch.check(self._signs(), now)
+        if self._activity is not None:
+            silences += self._activity.silences(now)
         self._note_usage(now)
         if state.hang is not None and (self._asked is None or state.hang.look > self._asked.record.look):
             self._begin(state.hang, now)
@@ -184,7 +197,7 @@ class Hangs:
         living = [silence for silence in silences if silence.local_rank not in ended]
         stopped = [silence for silence in living if self._is_stopped(silence.local_rank)]
         if stopped:
-            self._watch.forgive(now)
+            self._forgive(now)
             self._tell_once(f"{self._ranks(stopped)} stopped (SIGSTOP): that time does not count")
             self._report_stopped(self._parts.run.node, [self._rank(silence) for silence in stopped])
             return Hang.NONE
@@ -229,7 +242,7 @@ class Hangs:
                 pid,
                 group.channels[local_rank],
                 self._watch.sign(local_rank),
-                self._watch.silence_s(local_rank, now),
+                self._silence_s(local_rank, now),
                 self._usage.get(local_rank, (None, None))[1],
                 logs.get(local_rank, ""),
             )
@@ -261,7 +274,12 @@ class Hangs:
         """Forget all suspicions: the time up to now does not count."""
         self._drop_look()
         self._suspects, self._first, self._again_at = (), {}, math.inf
+        self._forgive(now)
+
+    def _forgive(self, now: float) -> None:
         self._watch.forgive(now)
+        if self._activity is not None:
+            self._activity.forgive(now)
 
     # the verdict
 
@@ -299,8 +317,19 @@ class Hangs:
         return [member.node for member in running.members if member.node_id in working]
 
     def _are_still_silent(self) -> bool:
-        sign = self._watch.sign
-        return any(is_still(one, before, sign(one.local_rank)) for one, before in self._suspects)
+        return any(self._is_still(one, before) for one, before in self._suspects)
+
+    def _is_still(self, one: Silence, before: Sign) -> bool:
+        if one.kind == QUIET:
+            return self._activity is not None and self._activity.is_silent(one.local_rank, self._now())
+        return is_still(one, before, self._watch.sign(one.local_rank))
+
+    def _silence_s(self, local_rank: int, now: float) -> float:
+        """Return for how long a worker has shown no sign of life [s]."""
+        silence_s = self._watch.silence_s(local_rank, now)
+        if self._activity is None or self._watch.sign(local_rank).ticks:
+            return silence_s
+        return min(silence_s, self._activity.silence_s(local_rank, now))
 
     def _acquit(self, stopped: Sequence[RankLook], now: float) -> None:
         """Take the suspicion back, and say so."""
@@ -308,7 +337,7 @@ class Hangs:
 
         self._suspects, self._first = (), {}
         if stopped:
-            self._watch.forgive(now)
+            self._forgive(now)
             self._tell_once(stopped_text(stopped))
             for node in sorted({look.node for look in stopped}):
                 self._report_stopped(node, [look.rank for look in stopped if look.node == node])
@@ -326,6 +355,8 @@ class Hangs:
         return bool(self._first)
 
     def _is_learned(self, silence: Silence) -> bool:
+        if silence.kind == QUIET:
+            return False
         given = self._options.first_step if silence.kind == START else self._options.timeout
         return silence.section is None and given is None
 

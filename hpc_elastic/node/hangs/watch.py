@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hpc_elastic.named_tuple import NamedTuple
+from hpc_elastic.node.hangs.activity_rules import QUIET
 from hpc_elastic.node.setup.hang_times import START, STEP, HangOptions, Lengths, kind_of, learn, limit_of
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def silence_text(silence: Silence) -> str:
     span = f"for {_seconds(silence.seconds)} (limit {_seconds(silence.limit)})"
     if silence.section is not None:
         return f"in section {silence.section} {span}"
+    if silence.kind == QUIET:
+        return f"no output, no CPU time and no GPU use {span}"
     if silence.kind == START:
         return f"no first step {span}"
     return f"no progress {span}" if silence.kind == STEP else f"no progress in {silence.kind} {span}"

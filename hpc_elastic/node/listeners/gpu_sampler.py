@@ -38,6 +38,7 @@ class SampledNode(NamedTuple):
     environ: Mapping[str, str]
     clock: Clock
     say: Callable[[str], None]  # shows a line in the agent's log
+    has_gpus: bool = True  # False: as far as is known it has none
 
 
 class GpuSampler:
@@ -52,6 +53,7 @@ class GpuSampler:
     def __init__(self, every_s: float, place: SampledNode, answer_s: float = _ANSWER_S) -> None:
         self._every_s, self._place, self._answer_s = every_s, place, answer_s
         self._output = os.path.join(place.scratch, "gpus.out")
+        self.idle_since = place.clock.monotonic()  # when a GPU was last in use, or that was not known [s]
         self._due = -1.0  # when the next sample is to be taken (monotonic time [s])
         self._until = 0.0  # when the program that runs is to be killed, the same
         self._process: ChildProcess | None = None
@@ -60,8 +62,8 @@ class GpuSampler:
         self._said: set[str] = set()
         self._known = read_gpu_file(place.path) or NodeGpus(place.node, 0.0)
         self.pids: set[int] = set()  # of the program, which is no worker and no leftover of one
-        self._is_off = shutil.which(_COMMAND[0], path=place.environ.get("PATH")) is None
-        if self._is_off:
+        self.is_off = shutil.which(_COMMAND[0], path=place.environ.get("PATH")) is None
+        if self.is_off:
             place.say(f"the GPUs are not sampled: there is no {nvidia_smi.PROGRAM} on this node")
 
     def look(self, now: float) -> tuple[GpuSample, ...]:
@@ -73,9 +75,11 @@ class GpuSampler:
         Returns:
             The new samples.
         """
+        if self.is_off and self._place.has_gpus:
+            self.idle_since = now
         if self._process is not None:
             return self._look_at(self._process, now)
-        if not self._is_off and now >= self._due:
+        if not self.is_off and now >= self._due:
             self._due = now + self._every_s
             self._start(now)
         return ()
@@ -131,6 +135,8 @@ class GpuSampler:
             self._fail(f"{nvidia_smi.PROGRAM} lists no GPU")
             return ()
         samples = tuple(_sample_of(gpu) for gpu in gpus)
+        if any(sample.busy != 0 for sample in samples):
+            self.idle_since = self._place.clock.monotonic()
         self._known = noted(self._known, samples, self._place.clock.wall())
         self._failures = 0
         with suppress(OSError):
@@ -147,9 +153,10 @@ class GpuSampler:
 
     def _fail(self, text: str) -> None:
         self._failures += 1
-        self._is_off = self._failures >= _MOST_FAILURES
-        then = "; the GPUs are not sampled any more" if self._is_off else ""
-        if self._is_off or text not in self._said:
+        self.idle_since = self._place.clock.monotonic()
+        self.is_off = self._failures >= _MOST_FAILURES
+        then = "; the GPUs are not sampled any more" if self.is_off else ""
+        if self.is_off or text not in self._said:
             self._said.add(text)
             self._place.say(f"no sample of the GPUs: {text}{then}")
 

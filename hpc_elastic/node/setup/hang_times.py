@@ -44,10 +44,11 @@ class HangOptions(NamedTuple):
     floor: float = 1800.0  # but never less than this [s],
     samples: int = 20  # and only after so many ticks
     recheck: float = _RECHECK_S  # learned: a worker that is somewhere else so much later is alive [s]
+    silence: float = math.inf  # without output, CPU time and GPU use, of a worker that tells no steps [s]
 
     @property
     def is_off(self) -> bool:
-        """Whether no worker is watched."""
+        """Whether no worker is watched by its steps."""
         return self.timeout == math.inf and self.first_step in (None, math.inf)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterable
 
 from hpc_elastic.named_tuple import NamedTuple
+from hpc_elastic.node.hangs.activity_rules import TreeUse
 from hpc_elastic.processes.control_group import Memory
 from hpc_elastic.processes.linux import children, descendants, kernel_text, read_stat
 
@@ -13,7 +15,7 @@ _SHELL_KILLED = 128 + signal.SIGKILL
 _UNITS = ("B", "K", "M", "G", "T")
 _UNIT = 1024
 
-_UTIME, _STIME = 11, 12  # places in /proc/<pid>/stat after the name
+_UTIME, _STIME, _CUTIME, _CSTIME = 11, 12, 13, 14  # places in /proc/<pid>/stat after the name
 _BUSY = 0.1  # part of the time on a CPU from which on a process counts as busy
 _MOST_CHILDREN = 32
 _STATES = {
@@ -32,6 +34,13 @@ class Usage(NamedTuple):
 
     cpu_s: float
     at: float  # monotonic [s]
+
+
+class _Times(NamedTuple):
+    """CPU time of a process [s]."""
+
+    own: float
+    ended: float  # of its children that have ended
 
 
 class ProcessFacts(NamedTuple):
@@ -57,16 +66,36 @@ def usage(pid: int, now: float) -> Usage | None:
         pid: the process.
         now: monotonic time [s].
     """
+    times = _times(pid)
+    return None if times is None else Usage(times.own, now)
+
+
+def _times(pid: int) -> _Times | None:
     fields = _text(pid, "stat").rpartition(") ")[2].split()
-    if len(fields) <= _STIME:
+    if len(fields) <= _CSTIME:
         return None
-    ticks = int(fields[_UTIME]) + int(fields[_STIME])
-    return Usage(ticks / os.sysconf("SC_CLK_TCK"), now)
+    per_s = os.sysconf("SC_CLK_TCK")
+    own, ended = fields[_UTIME : _STIME + 1], fields[_CUTIME : _CSTIME + 1]
+    return _Times(sum(map(int, own)) / per_s, sum(map(int, ended)) / per_s)
+
+
+def tree_use(pid: int) -> TreeUse:
+    """Return the use that a process, its live descendants and its ended children have made of the node."""
+    pids = _tree(pid)
+    times = [found for one in pids if (found := _times(one)) is not None]
+    return TreeUse(frozenset(pids), sum(one.own + one.ended for one in times), _moved(pids))
 
 
 def moved_bytes(pid: int) -> int:
     """Return how much a process, its live children and its ended ones have read and written [bytes]."""
-    pids = (pid, *(stat.pid for stat in descendants(children(pid))))
+    return _moved(_tree(pid))
+
+
+def _tree(pid: int) -> list[int]:
+    return [pid, *(stat.pid for stat in descendants(children(pid)))]
+
+
+def _moved(pids: Iterable[int]) -> int:
     lines = (line.partition(":") for one in pids for line in _text(one, "io").splitlines())
     return sum(int(value) for name, _, value in lines if name in ("rchar", "wchar"))
 
