@@ -14,13 +14,12 @@ from hpc_elastic.node.hangs.activity_rules import (
     Activity,
     NodeActivity,
     Reading,
-    TreeUse,
     noted,
     parse_activity,
 )
 from hpc_elastic.node.listeners.gpu_sampler import GpuSampler, SampledNode
 from hpc_elastic.node.setup.hang_times import HangOptions
-from hpc_elastic.node.workers.process_facts import tree_use
+from hpc_elastic.node.workers.process_facts import TreeUse, tree_use
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Cause, Epoch, Member, RoundEnded, RoundFormed
 from hpc_elastic.report.activity import activity_texts

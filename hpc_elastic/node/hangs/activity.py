@@ -6,8 +6,9 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hpc_elastic.node.hangs.activity_rules import QUIET, Activity, NodeActivity, Reading, noted
+from hpc_elastic.node.hangs.activity_rules import Activity, NodeActivity, Reading, noted
 from hpc_elastic.node.hangs.watch import Silence
+from hpc_elastic.node.setup.hang_times import QUIET
 from hpc_elastic.node.workers import process_facts
 from hpc_elastic.store import files
 

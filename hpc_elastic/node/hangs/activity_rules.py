@@ -7,24 +7,19 @@ and then, as those of NCCL, use less than a hundredth of a CPU: that is no activ
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from hpc_elastic.named_tuple import NamedTuple
 
-QUIET = "quiet"  # the kind of a worker's time without any activity
+if TYPE_CHECKING:
+    from hpc_elastic.node.workers.process_facts import TreeUse
+
 _LEAST_CPU_S = 0.5  # of CPU time, and this share of the time, are activity
 _SHARE = 0.01
 _LEAST_BYTES = 1 << 20  # read and written
 _UNKNOWN = "-"
 _N = "[0-9]{1,18}"
 _NAME = re.compile(rf"([^+/]+)\+({_N})\+({_N})\+({_N})((?:\+(?:{_N}|-)){{5}})")
-
-
-class TreeUse(NamedTuple):
-    """The use that a worker and its descendants have made of the node."""
-
-    pids: frozenset[int]
-    cpu_s: float
-    moved: int  # read and written [bytes]
 
 
 class Reading(NamedTuple):

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.decision import Group, Hang
-from hpc_elastic.node.hangs.activity_rules import QUIET
 from hpc_elastic.node.hangs.watch import HangWatch, Sign, Silence, is_still, silence_text
-from hpc_elastic.node.setup.hang_times import START, Length, Lengths, decode, encode, is_worth_writing
+from hpc_elastic.node.setup.hang_times import QUIET, START, Length, Lengths, decode, encode, is_worth_writing
 from hpc_elastic.node.workers import process_facts
 from hpc_elastic.processes.control_group import read_memory
 from hpc_elastic.store import files

@@ -7,8 +7,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.node.hangs.activity_rules import QUIET
-from hpc_elastic.node.setup.hang_times import START, STEP, HangOptions, Lengths, kind_of, learn, limit_of
+from hpc_elastic.node.setup.hang_times import (
+    QUIET,
+    START,
+    STEP,
+    HangOptions,
+    Lengths,
+    kind_of,
+    learn,
+    limit_of,
+)
 
 if TYPE_CHECKING:
     from hpc_elastic.worker.channel import Section

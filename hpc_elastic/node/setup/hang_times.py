@@ -17,6 +17,7 @@ from hpc_elastic.typed_json import Count, Prose, Seconds
 
 START = "start"  # from a worker's start to its first tick
 STEP = "step"  # between two ticks, outside of sections
+QUIET = "quiet"  # without any activity, of a worker that does not tick
 _SECTION = "section "
 FORMAT = 1
 _RECHECK_S = 60.0

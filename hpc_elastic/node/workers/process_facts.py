@@ -7,7 +7,6 @@ import signal
 from collections.abc import Iterable
 
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.node.hangs.activity_rules import TreeUse
 from hpc_elastic.processes.control_group import Memory
 from hpc_elastic.processes.linux import children, descendants, kernel_text, read_stat
 
@@ -34,6 +33,14 @@ class Usage(NamedTuple):
 
     cpu_s: float
     at: float  # monotonic [s]
+
+
+class TreeUse(NamedTuple):
+    """The use that a worker and its descendants have made of the node."""
+
+    pids: frozenset[int]
+    cpu_s: float
+    moved: int  # read and written [bytes]
 
 
 class _Times(NamedTuple):
