@@ -262,7 +262,7 @@ class Membership:
         for name in names:
             number, _, rest = name.partition("+")
             node_id, _, step = rest.rpartition("+")
-            if number.isdecimal():  # else the name is none of ours
+            if number.isdecimal() and step.removeprefix("-").isdecimal():  # else the name is none of ours
                 self._steps[int(number), node_id] = int(step)
 
 

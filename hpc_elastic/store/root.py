@@ -60,7 +60,7 @@ def run_id_in(root: str) -> str:
     data = files.read(os.path.join(root, IDENTITY))
     try:
         found = json.loads(data or b"{}")
-    except ValueError:  # others tell that the file is damaged
+    except (ValueError, RecursionError):  # others tell that the file is damaged
         return ""
     run_id = found.get("run_id") if isinstance(found, dict) else None
     return run_id if isinstance(run_id, str) else ""

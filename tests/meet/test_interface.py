@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 import hpc_elastic.rendezvous
-from hpc_elastic.meet.interface import full_host_name
+from hpc_elastic.meet.interface import free_port, full_host_name
 from hpc_elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo, api
 
 
@@ -76,3 +79,39 @@ def test_an_agent_loads_none_of_it() -> None:
     )
     done = subprocess.run([sys.executable, "-I", "-c", code], check=True, capture_output=True, text=True)
     assert "[] False" == done.stdout.strip().rpartition(" ")[0]
+
+
+class _Refusing(socket.socket):
+    """A socket on a host without IPv6, or without any free port.
+
+    Args:
+        family: of the socket.
+    """
+
+    binds = True
+
+    def __init__(self, family: int = socket.AF_INET, *args: Any) -> None:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        super().__init__(family, *args)
+
+    def bind(self, address: Any) -> None:
+        """Bind, unless no port is free."""
+        if not self.binds:
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+        super().bind(address)
+
+
+def test_a_port_is_found_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may know only the old addresses."""
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    monkeypatch.setattr(socket, "socket", _Refusing)
+    assert 20_000 <= free_port() < 32_000
+
+
+def test_where_no_port_is_free_that_of_torchrun_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever listens in the end says what is wrong."""
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    monkeypatch.setattr(_Refusing, "binds", False)
+    monkeypatch.setattr(socket, "socket", _Refusing)
+    assert 29500 == free_port()

@@ -6,7 +6,7 @@ import pytest
 
 from hpc_elastic.errors import RendezvousTimeoutError
 from hpc_elastic.meet import rules
-from hpc_elastic.meet.join_progress import beside_text, is_due, too_few_text
+from hpc_elastic.meet.join_progress import beside_text, is_due, too_few_text, waiting_text
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous
 from hpc_elastic.record.journal import Epoch, Member, RoundFormed, SizeWanted
 from hpc_elastic.record.state import RunState
@@ -102,3 +102,15 @@ def test_a_round_of_more_nodes_than_are_wanted_is_about_to_end(wanted: int, told
     assert told == beside_text(
         rules.Joining(state, {}, "n3.1", Epoch(0, 0, 0, 0), SETTINGS._replace(max_nodes=3))
     )
+
+
+def test_a_node_that_is_not_in_yet_tells_nothing() -> None:
+    """The others that wait speak for themselves."""
+    view = rules.Joining(RunState(), {}, "n1.1", Epoch(0, 0, 0, 0), TWO)
+    assert "" == waiting_text(view, rules.Waited(since=0.0), 10.0, "/run")
+
+
+def test_a_look_that_comes_first_is_made_at_once(node: MakeNode) -> None:
+    """Nothing is waited for: the next step depends on it."""
+    handler = node("n1", settings=TWO)
+    assert 0.0 == handler._carry_out(rules.LookFirst(), rules.Waited(since=0.0))

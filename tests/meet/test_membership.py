@@ -311,3 +311,12 @@ def test_a_suspicion_of_a_member_that_has_not_beaten_since_stays(
     mine.look()
     mine.object_to_refuted()
     assert mark.text() not in memory_store.list(MEMBERS)
+
+
+def test_names_of_somebody_else_are_no_steps(memory_store: MemoryStore, mine: Membership) -> None:
+    """A file server or a user may leave any name."""
+    for name in ("notes+n1.1+120", "+n1.1+5", "3", "3+n1.1+1-", "3+n1.1+--1"):
+        memory_store.mark("steps", name)
+    mine.tell_step(3, 120)
+    mine.look(steps=True)
+    assert {node_id("n1"): 120} == mine.told_steps(3)

@@ -581,3 +581,21 @@ def test_workers_that_fail_as_others_did_are_told_by_one_more_node(node: MakeNod
     ended = second.run.report_failed_too(1, failure).ended
     assert ended is not None
     assert ("n1", "n2") == ended.nodes
+
+
+def test_the_step_after_which_all_stop_is_computed_once_all_have_told_theirs(
+    node: MakeNode, clock: FakeClock
+) -> None:
+    """By the first nodes; before a stop is wanted there is none."""
+    first, second = together(node, clock)
+    assert None is first.run.common_step()
+    first.run.request_drain(Cause.PREEMPTION, Then.LEAVE)
+    second.run.refresh()
+    for one, step in ((first, 12), (second, 15)):
+        one.run.membership.tell_step(1, step)
+    assert None is first.run.common_step()
+    for _ in range(2):
+        clock.advance(1.0)
+        for one in (first, second):
+            one.run.tick(look=True)
+    assert [15, 15] == [one.run.common_step() for one in (first, second)]

@@ -21,6 +21,7 @@ from tests.slurm.test_script import NAMES
 from tests.store.surroundings import REPOSITORY
 
 PASSPHRASE, SETTING, HOOK = "of the variable", "the value of a plain setting", "of-the-message"
+WORD = "a-word-of-the-command"  # each process of the run has it in its command line, as it has no other
 ALL = [*(secret.value for secret in PLANTED), PASSPHRASE]
 TRAIN = """
 import glob, os, sys
@@ -34,12 +35,12 @@ print(os.environ["PLANTED"])
 raise RuntimeError(os.environ["PLANTED"] + " and " + os.environ["MY_PASSPHRASE"])
 """
 JOB = """
-command = ["train.py", "--name", "{name}"]
+command = ["train.py", "--name", "{name}", "--api-key", "{word}"]
 name = "t"
 nodes = 1
 workers_per_node = 1
 max_restarts = 0
-notify_command = "curl -d @- https://example.org/{hook}; true"
+notify_command = "cat /proc/[0-9]*/cmdline >command_lines_at_the_end; : curl https://example.org/{hook}"
 allow_local_run_dir = true
 run_dir = "run"
 
@@ -55,7 +56,7 @@ def failed(tmp_path: Path) -> Path:
     """Return the directory in which a run has failed with all of them in its message."""
     (tmp_path / "train.py").write_text(TRAIN)
     planted = json.dumps(" | ".join(secret.text for secret in PLANTED))
-    job = JOB.format(name="x", hook=HOOK, passphrase=PASSPHRASE, setting=SETTING, planted=planted)
+    job = JOB.format(name="x", word=WORD, hook=HOOK, passphrase=PASSPHRASE, setting=SETTING, planted=planted)
     (tmp_path / "job.toml").write_text(job)
     told = hpc_elastic(tmp_path, "submit", "--local", "1", "job.toml", code=1)
     (tmp_path / "told").write_text(told)
@@ -73,18 +74,27 @@ def hpc_elastic(place: Path, *words: str, code: int = 0) -> str:
     return done.stdout + done.stderr
 
 
+def answers(place: Path) -> Iterator[tuple[str, str]]:
+    """Yield the texts of commands about the run."""
+    for command in ("explain", "status", "timeline", "report", "checkpoints"):
+        for flags in ([], ["--json"]):
+            yield " ".join([command, *flags]), hpc_elastic(place, command, "run", *flags)
+    for flags in ([], ["--json"]):
+        yield f"all runs {flags}", hpc_elastic(place, "status", ".", *flags)
+        yield f"nodes {flags}", hpc_elastic(place, "nodes", *flags)
+
+
 def texts_of_ours(place: Path) -> Iterator[tuple[str, str]]:
     """Yield the texts about the run, of commands and in files; beside them is the job itself."""
-    for command in (["explain"], ["status"], ["timeline"], ["report"]):
-        for flags in ([], ["--json"]):
-            yield " ".join([*command, *flags]), hpc_elastic(place, *command, "run", *flags)
+    yield from answers(place)
     for name in ("run.html", "run.md", "run.txt", "run.json"):
         hpc_elastic(place, "report", "run", "-o", name)
         yield name, (place / name).read_text()
     yield "what submit has told", (place / "told").read_text()
     for path in [*(place / "run" / "logs" / "agents").glob("*.log"), *(place / "run").glob("slurm-*.out")]:
         yield path.name, path.read_text()
-    yield "command lines", (place / "command_lines").read_bytes().decode(errors="replace")
+    for name in ("command_lines", "command_lines_at_the_end"):
+        yield name, (place / name).read_bytes().decode(errors="replace").replace("\0", " ")
     for path in (place / "run" / "journal").rglob("*"):
         if path.is_file():
             yield f"record {path.name}", path.read_bytes().decode(errors="replace")
@@ -95,10 +105,14 @@ def test_no_text_of_ours_has_one(failed: Path) -> None:
     """The reason of the failure is told all the same."""
     texts = dict(texts_of_ours(failed))
     found = {(name, value) for name, text in texts.items() for value in ALL if value in text}
+    found |= {
+        (name, WORD) for name, text in texts.items() if WORD in text and not name.startswith("command_")
+    }
     assert set() == found
     assert "RuntimeError: " in texts["explain"]
     assert re.search(r"RuntimeError.*\*\*\*", texts["report --json"])
     assert any(name.startswith("slurm-") for name in texts)
+    assert "hpc_elastic" in texts["command_lines_at_the_end"]
 
 
 @pytest.mark.slow
@@ -136,3 +150,14 @@ def test_a_script_is_shown_without_values(tmp_path: Path) -> None:
     assert ("", "") == (script_without_secrets("", {}), job_without_secrets(""))
     assert "(damaged)" == job_without_secrets("{")
     assert [1] == json.loads(job_without_secrets("[1]"))
+
+
+def test_a_job_file_that_is_nested_without_end_is_damaged() -> None:
+    """However deep: neither reading nor showing it ends in a traceback."""
+    shown = {}
+    for depth in (2, 200, 330, 480, 900, 970, 990, 100_000):
+        text = f'{{"spec": {{"env": {"[" * depth}{"]" * depth}}}, "more": {"[" * depth}{"]" * depth}}}'
+        shown[depth] = job_without_secrets(text)
+    assert shown[2].startswith("{")
+    assert "(damaged)" == shown[100_000]
+    assert all(text == "(damaged)" or json.loads(text) for text in shown.values())

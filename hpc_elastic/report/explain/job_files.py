@@ -21,11 +21,11 @@ def job_without_secrets(text: str) -> str:
     """
     try:
         found = json.loads(text)
-    except ValueError:
+        spec = found.get("spec") if isinstance(found, dict) else None
+        shown = {**found, "spec": _spec_without(spec)} if isinstance(spec, dict) else found
+        return json.dumps(_without(shown), indent=1) + "\n"
+    except (ValueError, RecursionError):
         return "(damaged)" if text else ""
-    spec = found.get("spec") if isinstance(found, dict) else None
-    shown = {**found, "spec": _spec_without(spec)} if isinstance(spec, dict) else found
-    return json.dumps(_without(shown), indent=1) + "\n"
 
 
 def _spec_without(spec: dict[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from hpc_elastic.store import files
 from hpc_elastic.text import count_text, for_shell, visible_lines
 
 REQUEUE_PAUSE_S = 1.0
+_RECORD_BYTES = 4096  # of the longest usual record
 _LOOK_S = 0.1
 _REST_S = 2.0  # for a slow reader to take the rest when the run has ended, before the newest part is shown
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -176,7 +177,10 @@ class LocalRunner:
                 return self._end(RunEnded(Decision.STOPPED, ExitCode.OK, reason, None))
 
     def _not_again(self, code: int) -> int:
-        """Tell the way to go on, and return the exit code."""
+        """Tell the way to go on, and that the disk is full where `finish` could not; return the exit code."""
+        trouble = why_unwritable(self._request.paths.root)
+        if trouble:
+            self._say_last(f"the end of the run could not be written down: {trouble}")
         where = to_go_on(self._request.paths)
         self._say_last(f"{where}: hpc-elastic submit --resume {self._quoted_root}")
         return code
@@ -256,6 +260,17 @@ class LocalRunner:
     def _say_last(self, text: str) -> None:
         self._screen.show_rest()
         self._say(text)
+
+
+def why_unwritable(root: str) -> str:
+    """Return why no record can be written into a run directory; empty if one can."""
+    path = files.private_name(root)
+    try:
+        files.replace(path, bytes(_RECORD_BYTES), durable=False)
+        os.unlink(path)
+    except OSError as error:
+        return f"{error.strerror}: {root}"
+    return ""
 
 
 class Screen:

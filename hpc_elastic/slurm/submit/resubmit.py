@@ -193,7 +193,7 @@ def queue_chain(
         dependency = "singleton" if by_name else f"afterany:{(first, *jobs)[-1]}"
         try:
             jobs.append(submit_link(request, link, slurm, dependency=dependency))
-        except SlurmError as error:
+        except (SlurmError, OSError) as error:
             return tuple(jobs), f"job {number + 1} of the chain could not be queued: {error}"
     return tuple(jobs), ""
 

@@ -243,7 +243,15 @@ class Submitter:
             raise _refusal(error, wanted) from None
 
     def _record(self, paths: RunPaths, number: int, token: str, job_id: str) -> None:
-        submissions.record(paths, Submission(number, token, job_id, date_text(self._clock.wall())))
+        try:
+            submissions.record(paths, Submission(number, token, job_id, date_text(self._clock.wall())))
+        except OSError as error:
+            see = f"hpc-elastic status {for_shell(paths.root)}"
+            raise RunDirError(
+                f"job {job_id} is queued, but cannot be written down: {error.strerror} ({error.filename})",
+                where="run directory",
+                fix=f"the job runs all the same; mend the disk, then: {see}",
+            ) from error
 
     def _sbatch(self, wanted: SubmitRequest) -> str:
         """Queue once: after an sbatch without an answer the job is looked for before the one repetition."""
