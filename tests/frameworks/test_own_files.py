@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.frameworks.test_saving import in_run
 from tests.two_users import ALICE, BOB, TwoUsers, needs_root, two_users
 
 __all__ = ["two_users"]
+NO_ID = 0xFFFFFFFF  # in an ACL: no user or group of its own
 
 
 def save(run: Path, files: int = 2) -> str:
@@ -229,3 +231,68 @@ def test_a_checkpoint_is_removed_with_all_below_and_nothing_beside(tmp_path: Pat
     os.close(here)
     assert {"b", "mine"} == set(os.listdir(tmp_path))
     assert ["kept"] == os.listdir(tmp_path / "mine")
+
+
+@needs_root
+def test_a_file_is_read_that_was_checked(two_users: TwoUsers) -> None:
+    """A trainer's checkpoint may be one file: another one of its name is not read."""
+    place = two_users.shared / "last.ckpt"
+    two_users.act(ALICE, lambda: (place.write_text("mine"), place.chmod(0o644)))
+
+    def attack() -> None:
+        other = place.with_name("other")
+        other.write_text("evil")
+        other.rename(place)
+
+    def act() -> str:
+        os.setresuid(ALICE, ALICE, 0)
+        path = own_path(str(place))
+        os.seteuid(0)
+        two_users.act(BOB, attack)
+        os.seteuid(ALICE)
+        return Path(path).read_text()
+
+    assert "mine" == two_users.act(0, act)
+    assert "evil" == place.read_text()
+
+
+@needs_root
+def test_a_link_of_another_user_leads_to_nothing_that_is_read(two_users: TwoUsers) -> None:
+    """To a file that Bob may write, and that is Alice's."""
+    notes, place = two_users.shared / "notes", two_users.shared / "last.ckpt"
+    two_users.act(ALICE, lambda: (notes.write_text("mine"), notes.chmod(0o664)))
+    two_users.act(BOB, lambda: (notes.write_text("evil"), place.symlink_to(notes)))
+
+    def look() -> str:
+        with pytest.raises(UnfitFileError) as refused:
+            own_path(str(place))
+        return str(refused.value.strerror)
+
+    assert "others can write to it" in two_users.act(ALICE, look)
+
+
+@needs_root
+@pytest.mark.parametrize("what", ["the directory", "a file"])
+def test_what_an_acl_lets_another_user_write_is_refused(two_users: TwoUsers, what: str) -> None:
+    """The group itself may not write; a single user of it may."""
+    place = two_users.shared / "step-5-0"
+    file = place / "0.pt"
+    two_users.act(ALICE, lambda: (place.mkdir(mode=0o755), place.chmod(0o755), file.write_text("mine")))
+    two_users.act(ALICE, lambda: file.chmod(0o644))
+    entries = [(1, 7, NO_ID), (2, 7, BOB), (4, 5, NO_ID), (16, 7, NO_ID), (32, 5, NO_ID)]
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(place if what == "the directory" else file, "system.posix_acl_access", acl)
+    except OSError:
+        pytest.skip("the file system has no ACLs")
+
+    def attack() -> None:
+        (file.write_text if what == "a file" else place.joinpath("1.pt").write_text)("evil")
+
+    def look() -> str:
+        with pytest.raises(UnfitFileError) as refused:
+            own_path(str(place))
+        return str(refused.value.strerror)
+
+    two_users.act(BOB, attack)
+    assert "others can write to it" in two_users.act(ALICE, look)

@@ -15,7 +15,9 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.start import scratch
 from hpc_elastic.start.scratch import remove_left
 from tests.docs.pages import REPOSITORY
+from tests.two_users import ALICE, BOB, TwoUsers, two_users
 
+__all__ = ["two_users"]
 EPILOG = REPOSITORY / "sbatch_templates" / "batch.sh"
 ME = os.geteuid()
 FOLDER = f"hpc_elastic-{ME}"
@@ -169,3 +171,41 @@ def test_both_ways_know_the_same_names() -> None:
     text = EPILOG.read_text(encoding="utf-8")
     names = {"of_agent": scratch._NAME, "of_kept": scratch._KEPT}
     assert names == dict(re.findall(r"^(of_agent|of_kept)='(.*)'$", text, re.MULTILINE))
+
+
+@needs_root
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("made", ["directories", "links", "pipes", "files", "the folder"])
+def test_what_another_user_has_named_like_an_agents_directory_leads_nowhere(
+    two_users: TwoUsers, way: Callable[[Path], None], made: str
+) -> None:
+    """In a place in which all can write: nothing of Alice's goes, nothing is waited for, and Bob's stays."""
+    place, own = two_users.shared, two_users.home(ALICE) / "own"
+    place.chmod(0o1777)
+    folder = f"hpc_elastic-{ALICE}"
+
+    def prepare() -> None:
+        own.mkdir()
+        (own / "copy-a-0-0").write_text("mine")
+
+    def attack() -> None:
+        if made == "the folder":
+            (place / folder).symlink_to(own.parent)
+        for number in range(3):
+            name = place / f"{folder}-{DEAD + number}-0123abcd"
+            if made == "directories":
+                directory(name, owner=BOB)
+            elif made == "links":
+                name.symlink_to(own)
+            elif made == "pipes":
+                os.mkfifo(name)
+            else:
+                name.write_text("x")
+
+    two_users.act(ALICE, prepare)
+    two_users.act(BOB, attack)
+    before = there(place)
+    two_users.act(ALICE, lambda: way(place))
+    assert before == there(place)
+    assert ["copy-a-0-0"] == os.listdir(own)

@@ -40,6 +40,18 @@ def _other_directory(file: Path, target: Path) -> None:
     file.parent.symlink_to(target.parent)
 
 
+def _second_name(file: Path, _target: Path) -> None:
+    """Another file of Alice's, which the group may write: only such a one can get a second name."""
+    file.unlink()
+    os.link(file.with_name("of-alice"), file)
+
+
+def _directory_of_his(file: Path, target: Path) -> None:
+    file.parent.rename(file.parent.with_name("moved"))
+    file.parent.mkdir(mode=0o2775)
+    file.symlink_to(target)
+
+
 def _gone(file: Path, _target: Path) -> None:
     file.unlink()
 
@@ -49,6 +61,8 @@ ATTACKS: dict[str, Attack] = {
     "a link moved there": _link_by_rename,
     "another file": _other_file,
     "its directory a link": _other_directory,
+    "another directory": _directory_of_his,
+    "a second name of another file": _second_name,
     "nothing": _gone,
 }
 
@@ -61,6 +75,8 @@ def _script_of(users: TwoUsers, uid: int) -> tuple[Path, Path]:
         script.parent.mkdir(mode=0o2775, exist_ok=True)
         script.write_bytes(OLD)
         script.chmod(0o775)
+        if uid == ALICE:
+            script.with_name("of-alice").write_text(SECRET)
 
     users.act(uid, make)
     users.act(ALICE, lambda: own.write_text(SECRET))
@@ -89,10 +105,15 @@ def test_nothing_is_written_where_another_user_wants_it(
     said = two_users.act(0, lambda: _as_alice(change))
     assert SECRET == own.read_text()
     assert {"train.sbatch"} == {each.name for each in own.parent.iterdir()}
-    if attack is _other_directory:  # the file that was opened is changed, wherever it is now
+    assert SECRET == next(two_users.shared.rglob("of-alice")).read_text()
+    if attack in (
+        _other_directory,
+        _directory_of_his,
+    ):  # the file that was opened is changed, wherever it is now
         link = f"project is a link of user uid {BOB}'s, which is not followed"
         there = (two_users.shared / "moved" / "train.sbatch").read_bytes()
-        assert ((link, OLD) if kept else ("changed", NEW)) == (said, there)
+        is_refused = kept and attack is _other_directory
+        assert ((link, OLD) if is_refused else ("changed", NEW)) == (said, there)
     else:
         assert "another process has changed or exchanged it meanwhile" == said
         assert not script.exists() or NEW != script.read_bytes()
@@ -236,3 +257,57 @@ def test_a_new_file_has_the_mode_of_the_umask_and_an_old_one_its_own(tmp_path: P
     finally:
         os.umask(before)
     write_users_file("/dev/null", NEW)
+
+
+@needs_root
+@pytest.mark.parametrize("with_what", ["a link", "a file"])
+def test_the_new_file_is_exchanged_before_it_gets_its_name(
+    two_users: TwoUsers, monkeypatch: pytest.MonkeyPatch, with_what: str
+) -> None:
+    """It has a name of its own for a moment: Alice is told that hers is not the one that is there now."""
+    script, own = _script_of(two_users, ALICE)
+
+    def attack() -> None:
+        (private,) = (each for each in script.parent.iterdir() if each.name.startswith("."))
+        private.unlink()
+        private.symlink_to(own) if with_what == "a link" else private.write_text("of bob\n")
+
+    def change() -> str:
+        rename = os.rename
+
+        def late(*names: str, **places: int) -> None:
+            monkeypatch.setattr(os, "rename", rename)
+            _wait_for(two_users, attack)
+            rename(*names, **places)
+
+        monkeypatch.setattr(os, "rename", late)
+        with users_file(str(script)) as held, pytest.raises(UnfitFileError) as raised:
+            held.exchange(NEW)
+        return str(raised.value.strerror)
+
+    said = two_users.act(0, lambda: _as_alice(change))
+    assert "another process has changed or exchanged it meanwhile" == said
+    assert SECRET == own.read_text()
+
+
+@needs_root
+@pytest.mark.parametrize("made", ["a directory", "a second name", "a pipe"])
+def test_whatever_has_the_name_for_the_old_content_stays(two_users: TwoUsers, made: str) -> None:
+    """Alice waits for no reader of a pipe, and writes into no other file of hers."""
+    script, _ = _script_of(two_users, ALICE)
+    orig, other = script.with_name("train.sbatch.orig"), script.with_name("of-alice")
+
+    def take() -> None:
+        if made == "a second name":
+            os.link(other, orig)
+        else:
+            (os.mkdir if made == "a directory" else os.mkfifo)(orig)
+
+    def change() -> str:
+        with users_file(str(script)) as held, pytest.raises(FileExistsError) as raised:
+            held.exchange(NEW, kept_as=str(orig))
+        return str(raised.value.filename)
+
+    two_users.act(BOB, take)
+    assert str(orig) == two_users.act(ALICE, change)
+    assert (OLD, SECRET) == (script.read_bytes(), other.read_text())
