@@ -9,8 +9,9 @@ from __future__ import annotations
 from tests.docs.lint_page import PAGE as LINT
 from tests.docs.pages import DOCS, REPOSITORY, name_of, pages, text_of
 from tests.docs.settings_page import PAGE as SETTINGS
+from tests.docs.states_page import PAGE as STATES
 
-GENERATED = (SETTINGS, LINT, DOCS / "how-to" / "checkpoints-zoo.md")
+GENERATED = (SETTINGS, LINT, STATES, DOCS / "how-to" / "checkpoints-zoo.md")
 
 
 def lengths() -> dict[str, int]:

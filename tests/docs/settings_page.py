@@ -7,11 +7,23 @@ from __future__ import annotations
 
 import itertools
 
-from hpc_elastic.settings.setting import Agent, FinishFlag, Sbatch, Setting
+from hpc_elastic.settings.setting import Sbatch, Setting
 from hpc_elastic.settings.table import JOB
 from tests.docs.pages import DOCS
 
 PAGE = DOCS / "reference" / "job-file.md"
+SHORT = {
+    "a list of words, or text that is split as in a shell": "words",
+    "a list of names, or text with blanks or commas": "names",
+    "a list of signals, or text with commas": "signals",
+    "a list of lines, or text": "lines",
+    "whole number, 0 or more": "0, 1, ...",
+    "whole number, 1 or more": "1, 2, ...",
+    "true or false": "switch",
+    "a time, more than 0": "time above 0",
+    "a time": "time",
+}
+"""Kinds of values in the words of the page, whose head explains them."""
 _HEAD = """\
 # The settings of a job
 
@@ -36,7 +48,8 @@ gres-flags = "enforce-binding"
 
 A time is a number of seconds or has a unit: `90s`, `2m`, `1h30m`.
 A time limit is a number of minutes, as in Slurm, or has a unit or the form `HH:MM:SS` or `D-HH:MM:SS`.
-The last column names the reader: sbatch, the agents (`hpc-elastic run`), `finish`, or `submit`.
+Words are a list, or text that is split as in a shell; names a list, or text with blanks or commas; \
+lines a list, or text.
 This page is made from `hpc_elastic/settings/table.py`.
 """
 
@@ -48,13 +61,13 @@ def page() -> str:
 
 
 def _table(title: str, rows: list[Setting]) -> str:
-    head = "| setting | default | values | meaning | reader |\n|---|---|---|---|---|\n"
+    head = "| setting | default | values | meaning |\n|---|---|---|---|\n"
     return f"\n## {title}\n\n{head}" + "".join(map(_row, rows))
 
 
 def _row(row: Setting) -> str:
     name = f"`{row.name}`" + (f", `{row.written.short}`" if row.written.short else "")
-    cells = (name, default_cell(row), row.kind.says, row.help, _reader(row))
+    cells = (name, default_cell(row), SHORT.get(row.kind.says, row.kind.says), _meaning(row))
     return "| " + " | ".join(cells) + " |\n"
 
 
@@ -64,12 +77,11 @@ def default_cell(row: Setting) -> str:
     return f"`{text}`" if text and not row.written.default else text
 
 
-def _reader(row: Setting) -> str:
-    if isinstance(row.to, Sbatch):
-        return f"sbatch, `--{row.to.option}`"
-    if isinstance(row.to, Agent):
-        return "agents"
-    return "`finish`" if isinstance(row.to, FinishFlag) else "`submit`"
+def _meaning(row: Setting) -> str:
+    """Return the help of a setting; with the option of sbatch where that has another name."""
+    option = row.to.option if isinstance(row.to, Sbatch) else ""
+    is_other = option not in ("", row.name.replace("_", "-"))
+    return f"{row.help} (`--{option}` of sbatch)" if is_other else row.help
 
 
 if __name__ == "__main__":
