@@ -1,11 +1,21 @@
-"""Classes whose base is a framework's, loaded with the first object; checks of the Trainers given to them."""
+"""Classes whose base is a framework's, loaded with the first object; checks of the Trainers given to them.
+
+A program may train several times. The checkpoints of each training have a name of their own then: a start
+after a fault goes through the program from its beginning, and the first training would be given the state of
+the second one.
+"""
 
 from __future__ import annotations
 
 import functools
+import weakref
 from typing import Any
 
+from hpc_elastic import worker
 from hpc_elastic.errors import InputError
+
+_reached: dict[str, int] = {}  # by the name of its checkpoints, the newest step of a training of this process
+_trainers: dict[str, weakref.ref[Any]] = {}  # by the same name
 
 
 def become(made: object, base: type) -> None:
@@ -65,3 +75,53 @@ def check_same_trainer(callback: object, *, is_same: bool) -> None:
             where=f"{type(callback).__name__}.newest",
             fix="give it the Trainer that is to train, right before its training begins",
         )
+
+
+def note_step(name: str, step: int) -> None:
+    """Take note of a step of the training whose checkpoints have a name."""
+    _reached[name] = step
+
+
+def check_first(callback: object, name: str, trainer: object) -> None:
+    """Refuse to look for the checkpoint of a Trainer where another one has trained under its name.
+
+    Args:
+        callback: of the Trainer.
+        name: of its checkpoints.
+        trainer: the Trainer.
+
+    Raises:
+        InputError: it has.
+    """
+    before, _trainers[name] = _trainers.get(name), weakref.ref(trainer)
+    if name in _reached and (before is None or before() is not trainer):
+        raise _same_name(callback, "another Trainer has", _reached[name])
+
+
+def check_begin(callback: object, name: str, step: int) -> None:
+    """Refuse a training that begins anew where another one had checkpoints of its name.
+
+    Args:
+        callback: of its Trainer.
+        name: of its checkpoints.
+        step: at which it begins.
+
+    Raises:
+        InputError: it does.
+    """
+    reached = _reached.get(name, 0)
+    if worker.run_dir() is None or step >= reached:
+        return
+    saved = worker.latest_checkpoint(name)
+    if saved is None or step < saved.step:
+        raise _same_name(callback, f"a training begins at step {step}, and another one has", reached)
+
+
+def _same_name(callback: object, what: str, reached: int) -> InputError:
+    kind = type(callback).__name__
+    return InputError(
+        f"{what} come to step {reached} in this program: a start could not tell their checkpoints apart",
+        where=kind,
+        fix=f'give each training a Trainer and a callback of its own: {kind}(name="first"), '
+        f'{kind}(name="second"); to go on with one, give its Trainer the path of newest() again',
+    )

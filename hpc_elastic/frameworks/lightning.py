@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_elastic import worker
 from hpc_elastic.errors import InputError
-from hpc_elastic.frameworks.bases import become, check_same_trainer, check_trainer
+from hpc_elastic.frameworks.bases import (
+    become,
+    check_begin,
+    check_first,
+    check_same_trainer,
+    check_trainer,
+    note_step,
+)
 from hpc_elastic.frameworks.saving import KEEP, Saves, latest
 
 if TYPE_CHECKING:
@@ -77,6 +84,8 @@ class ElasticCallback:
         directory: seen by all nodes: checkpoints lie in a folder of the run's name in it; by default in
             ``saved`` in the run directory.
         keep: how many complete checkpoints are kept.
+        name: of the checkpoints, where a program trains several times: each training has its own. Only the
+            first one has states in memory.
 
     Attributes:
         stopped: `fit` was left because of a request: the training is not complete.
@@ -90,10 +99,12 @@ class ElasticCallback:
         save_every: int | None = None,
         directory: str | os.PathLike[str] | None = None,
         keep: int = KEEP,
+        *,
+        name: str = "",
     ) -> None:
         become(self, _base())
         super().__init__()
-        self._saves = Saves(save_every, directory, keep)
+        self._saves = Saves(save_every, directory, keep, name=name)
         self._step = -1  # the newest one that is known
         self._validation: Block | None = None
         self._on_sigterm: Any = signal.SIG_DFL
@@ -109,17 +120,19 @@ class ElasticCallback:
         call it, right before `fit`. None at the first start.
 
         Raises:
-            InputError: the Trainer does not have this callback, or takes its ranks from Slurm.
+            InputError: the Trainer does not have this callback, or takes its ranks from Slurm, or another one
+                has trained with checkpoints of this name.
         """
         check_trainer(self, trainer, getattr(trainer, "callbacks", None))
         _refuse_slurm_of(trainer)  # before it waits for the ranks of tasks that are not there
         package = _package()
         if worker.run_dir() is not None and package is not None:
+            check_first(self, self._saves.name, trainer)
             from hpc_elastic.frameworks.lightning_resume import resume_of  # noqa: PLC0415 - loads PyTorch
 
             self._resume = resume_of(trainer, importlib.import_module(package), self._saves)
         kept = None if self._resume is None else self._resume.path
-        return latest() if kept is None else kept
+        return self._saves.newest() if kept is None else kept
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Remember the handler of SIGTERM before Lightning catches it.
@@ -140,8 +153,10 @@ class ElasticCallback:
         asked before and wants the process to end.
 
         Raises:
-            InputError: the state in memory is of another model, or `fit` was not given its path.
+            InputError: the state in memory is of another model, or `fit` was not given its path; or the
+                training begins anew, and another one of the program had checkpoints of its name.
         """
+        check_begin(self, self._saves.name, trainer.global_step)
         self._step = trainer.global_step
         self.stopped = False
         if self._resume is not None:
@@ -160,6 +175,7 @@ class ElasticCallback:
         if self._resume is not None:
             self._resume.reached(step)
         worker.tick(step)
+        note_step(self._saves.name, step)
         self.stopped = worker.should_stop()
         if self.stopped or self._owes or self._saves.is_due(step, since):
             self._owes = False

@@ -104,6 +104,11 @@ class Saves:
         before = step - 1 if since is None else since
         return self._save_every is not None and step // self._save_every > before // self._save_every
 
+    def newest(self) -> str | None:
+        """Return the path of the newest complete checkpoint of the run; None at the first start."""
+        saved = worker.latest_checkpoint(self.name)
+        return saved.path if saved else None
+
     def path(self, step: int) -> str:
         """Return where to save, and make sure that it can be made there.
 

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_elastic import worker
 from hpc_elastic.errors import InputError
-from hpc_elastic.frameworks.bases import become, check_same_trainer, check_trainer
+from hpc_elastic.frameworks.bases import (
+    become,
+    check_begin,
+    check_first,
+    check_same_trainer,
+    check_trainer,
+    note_step,
+)
 from hpc_elastic.frameworks.saving import Saves, latest
 
 if TYPE_CHECKING:
@@ -60,17 +67,21 @@ class ElasticTrainerCallback:
     counts once all ranks have saved their part; `save_steps` and `save_total_limit` say how often and how
     many. When a stop is requested all ranks save after the same step, and `train` returns.
 
+    Args:
+        name: of the checkpoints, where a program trains several times: each training has its own, and an
+            ``output_dir`` of its own. Only the first one has states in memory.
+
     Attributes:
         stopped: `train` was left because of a request: the training is not complete.
 
     Raises:
-        InputError: Transformers is not installed.
+        InputError: Transformers is not installed, or the name cannot be one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, name: str = "") -> None:
         become(self, _base())
         super().__init__()
-        self._saves = Saves()
+        self._saves = Saves(name=name)
         self._critical: CriticalSection | None = None
         self._resume: TransformersResume | None = None
         self._owes = False  # a checkpoint of a state that was in memory, as soon as it has gone on
@@ -83,25 +94,29 @@ class ElasticTrainerCallback:
         call it, right before `train`. None at the first start.
 
         Raises:
-            InputError: the Trainer does not have this callback, or saves no optimizer.
+            InputError: the Trainer does not have this callback, or saves no optimizer, or another one has
+                trained with checkpoints of this name.
         """
         check_trainer(self, trainer, getattr(getattr(trainer, "callback_handler", None), "callbacks", None))
         _refuse_models_alone(trainer.args)
         if worker.run_dir() is not None:
+            check_first(self, self._saves.name, trainer)
             from hpc_elastic.frameworks.transformers_resume import resume_of  # noqa: PLC0415 - loads PyTorch
 
             self._resume = resume_of(trainer, self._saves)
         kept = None if self._resume is None else self._resume.path
-        return latest() if kept is None else kept
+        return self._saves.newest() if kept is None else kept
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """A training begins, or goes on.
 
         Raises:
             InputError: the state in memory is of another model or Trainer, or `train` was not given its path;
-                or the Trainer saves no optimizer.
+                or the Trainer saves no optimizer; or the training begins anew, and another one of the
+                program had checkpoints of its name.
         """
         _refuse_models_alone(args)
+        check_begin(self, self._saves.name, state.global_step)
         self.stopped = False
         if self._resume is not None:
             check_same_trainer(self, is_same=self._resume.is_of(state))
@@ -118,6 +133,7 @@ class ElasticTrainerCallback:
         """After each optimizer step: tell it, and ask the Trainer to save and stop if that is wanted."""
         if self._resume is not None:
             self._resume.reached(state.global_step)
+        note_step(self._saves.name, state.global_step)
         total = getattr(state, "max_steps", 0)
         worker.tick(state.global_step, total if total > 0 else None)
         if worker.should_stop():

@@ -446,8 +446,8 @@ def _any_rank(*, wants: bool) -> bool:
     return bool(told)
 
 
-def die_in_a_rescue(steps: int, signs: str) -> list[str]:
-    """Rank 0 is killed while it writes its state, and rank 1, which waits for it, keeps its own then."""
+def die_in_a_rescue(steps: int, signs: str, number: int) -> list[str]:
+    """Rank 0 gets a signal while it writes its state, and rank 1, which waits for it, keeps its own then."""
     training = Training()
     checkpoints = Checkpoints(every=None)
     for step in range(checkpoints.load(training.state), steps):
@@ -460,7 +460,7 @@ def die_in_a_rescue(steps: int, signs: str) -> list[str]:
         def die(*_: Any) -> None:
             (Path(signs) / "writes").touch()
             wait_until((Path(signs) / "waits").exists, "rank 1", timeout_s=60.0)
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
 
         setattr(Slot, "seal", die)  # noqa: B010 - a method
     else:

@@ -274,6 +274,21 @@ def test_a_lost_node_costs_no_more_than_the_work_since_the_last_copy(ranks: Rank
     assert [{**second[0]["seen"], "rank": rank} for rank in (0, 1)] == [value["loaded"] for value in again]
 
 
+def test_a_damaged_second_copy_gives_way_to_the_one_before_it(ranks: RankServer, nodes: Nodes) -> None:
+    """Of a node that is lost; without another one the checkpoint counts, here none."""
+    run(ranks, nodes, (0, 1), 5, "", *REPLICAS)
+    seconds = [(one.step, path) for one, path in nodes.copies(0) if one.is_replica]
+    assert [5, 4] == [step for step, _ in seconds]
+    whole = [path.read_bytes() for _, path in seconds]
+    for start, (_, path), data in zip((4, 0), seconds, whole, strict=True):
+        damaged = bytearray(data)
+        damaged[AT] ^= 1
+        path.write_bytes(damaged)
+        result = ranks.start(2, "copy", 0, "", *REPLICAS, environ=nodes.next_round(0, 2)).results()[0]
+        assert start == result.value["start"]
+        assert "cannot be read on rank 1: its checksum does not fit" in result.printed
+
+
 def test_without_second_copies_there_are_still_those_on_the_nodes(ranks: RankServer, nodes: Nodes) -> None:
     """A node without room for them says so once, and so does one node alone."""
     results = ranks.start(2, "copy", 5, "for others", *REPLICAS, environ=nodes.next_round(0, 1)).results()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -112,6 +115,77 @@ def test_a_folder_that_was_wiped_is_no_failure_of_a_save(tmp_path: Path) -> None
     shutil.rmtree(folder)
     memory.saved(1)
     memory.stop()
+
+
+def test_a_folder_that_is_wiped_in_the_middle_of_a_run_costs_the_state_alone(
+    program: Program, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The training goes on, and the reason is told at the fault."""
+    program.done(1)
+    shutil.rmtree(program.folder)
+    program.done(2)
+    program.rescue.keep(0.0)
+    assert "the state was not kept: [Errno 2]" in caplog.text
+    assert not Path(program.folder).exists()
+
+
+@pytest.fixture
+def small_memory(tmp_path: Path) -> Iterator[Path]:
+    """A file system in memory of 128 kB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(place)], check=True)
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)  # files of channels are open
+
+
+def in_folder(memory: Path, name: str) -> Program:
+    """Return a program whose folder has this name."""
+    folder = memory / name
+    folder.mkdir()
+    return Program(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_a_state_that_does_not_fit_into_the_memory_for_it_is_told(
+    small_memory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With both sizes; no part of it stays. Where others have left too little of it, the same."""
+    small = in_folder(small_memory, "small")
+    small.done(1)
+    assert [] == small.kept()
+    words = r"the state was not kept: .*it has 160032 bytes, and this node has \d+ bytes of memory for it"
+    assert re.search(words, caplog.text)
+    assert [] == [*small_memory.rglob("rescued*")]
+    subprocess.run(["mount", "-o", "remount,size=1m", str(small_memory)], check=True)
+    filling = small_memory / "filling"
+    filling.write_bytes(bytes(900 << 10))
+    caplog.clear()
+    full = in_folder(small_memory, "full")
+    full.done(1)
+    assert [] == full.kept()
+    assert re.search(words, caplog.text)
+    filling.unlink()
+    roomy = in_folder(small_memory, "roomy")
+    roomy.done(1)
+    assert [1] == roomy.kept()
+
+
+@pytest.mark.slow
+def test_a_state_of_very_many_tensors_is_kept(program: Program) -> None:
+    """A hundred thousand of them; what is loaded is what they were."""
+    count = 50_000
+    program.model.many = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(2)) for _ in range(count)])
+    program.optimizer = torch.optim.SGD(program.model.many.parameters(), lr=0.5, momentum=0.9)
+    for number, parameter in enumerate(program.model.many):
+        parameter.grad = torch.full((2,), float(number % 7))
+    program.state["optimizer"] = program.optimizer
+    program.optimizer.step()
+    program.rescue.reached(1, program.state)
+    assert [1] == program.kept()
+    last = count - 1
+    assert [1 - 0.5 * (last % 7)] * 2 == program.loaded(f"model.many.{last}").tolist()
+    assert [float(last % 7)] * 2 == program.loaded(f"optimizer.state.many.{last}.momentum_buffer").tolist()
 
 
 def test_without_a_step_nothing_is_kept_and_nothing_is_said(

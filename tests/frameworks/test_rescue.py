@@ -166,13 +166,14 @@ def test_a_state_of_another_model_is_refused(
     assert before == node.kept()
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_rank_that_is_killed_while_it_keeps_its_state_lets_the_next_one_do_it(
-    ranks: RankServer, node: Node, tmp_path: Path
+    ranks: RankServer, node: Node, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """What it has written does not count."""
+    """What it has written does not count, and none of it stays."""
     environ = node.next_round(2)
-    killed, other = ranks.start(2, "die_in_a_rescue", 2, tmp_path, environ=environ).results()
-    assert -signal.SIGKILL == killed.code
+    killed, other = ranks.start(2, "die_in_a_rescue", 2, tmp_path, number, environ=environ).results()
+    assert -number == killed.code
     assert ["rescued-1-2-1-2-0"] == node.kept()
     assert 0 == other.code
     assert [2, 2] == [value["start"] for value in rescued(ranks, node, 2, 0)]

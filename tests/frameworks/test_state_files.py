@@ -166,6 +166,41 @@ def test_tensors_of_all_dtypes_come_back(lib: Torch, tmp_path: Path, dtype: Any)
     assert {"seen": 20} == unpickled(lib, own)
 
 
+def test_names_may_have_any_characters(lib: Torch, tmp_path: Path) -> None:
+    """Of tensors and of values."""
+    names = ("téléphone/ü:x 日本", "a\nb", "😀 space", "\x00", "")
+    path = tmp_path / STATE.file_name
+    sealed(lib, path, {**{name: torch.full((2,), 3.0) for name in names}, "Größe µ": 7})
+    source = MemorySource(lib, RankGroups(0, 1, None), STATE, 0, str(tmp_path))
+    loaded: dict[str, Any] = {name: torch.zeros(2) for name in names}
+    loaded["Größe µ"] = 0
+    source.fill(loaded)
+    assert 7 == loaded.pop("Größe µ")
+    assert [[3.0, 3.0]] * len(names) == [one.tolist() for one in loaded.values()]
+
+
+@pytest.mark.slow
+@pytest.mark.unhurried
+@pytest.mark.timeout(1800)
+def test_a_tensor_may_be_larger_than_four_gib(lib: Torch, tmp_path: Path) -> None:
+    """No place or size in the file is a number of 32 bits."""
+    count = (1 << 32) + 4096
+    large = torch.zeros(count, dtype=torch.uint8)
+    at = torch.tensor([0, 1 << 31, (1 << 32) - 1, 1 << 32, count - 1])
+    large[at] = torch.arange(5, dtype=torch.uint8) + 1
+    path = tmp_path / STATE.file_name
+    slot = Slot(lib, str(path))
+    _, values_at, end = slot.write({"large": large, "after": torch.full((3,), 9.0)}, pickled(lib, {}))
+    slot.seal(Copied("", TOKEN, *STATE[:4], end), values_at)
+    large.zero_()
+    source = MemorySource(lib, RankGroups(0, 1, None), STATE, 0, str(tmp_path))
+    loaded = {"large": large, "after": torch.zeros(3)}
+    source.fill(loaded)
+    assert [1, 2, 3, 4, 5] == loaded["large"][at].tolist()
+    assert [9.0] * 3 == loaded["after"].tolist()
+    path.unlink()
+
+
 def test_a_copy_that_is_written_again_does_not_count_until_it_is_sealed(lib: Torch, tmp_path: Path) -> None:
     """Values that take more room take more of the file; a wiped file is made anew."""
     path = tmp_path / "copy-0-0"

@@ -25,7 +25,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run them; return 1 if an outcome is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.harmless", description=__doc__)
     parser.add_argument("programs", nargs="*", metavar="PROGRAM")
-    parser.add_argument("--row", action="append", choices=[*ROWS, "all"], help="run this one alone")
+    parser.add_argument("--row", action="append", choices=[*ROWS, "all", "twice"], help="run this one alone")
     parser.add_argument("--jobs", type=int, default=2, help="runs at once")
     parser.add_argument("--mutant", default="", help="take this guard away")
     parser.add_argument("--record", action="store_true", help="write outcomes.json and the page")

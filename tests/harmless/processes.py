@@ -14,7 +14,7 @@ from tests.harmless.programs import Program, find
 from tests.harmless.table import Fault, Row, row_of
 from tests.harmless.trial import SAVE_EVERY, Trial, train
 
-MOST_RESTARTS = 12
+MOST_RESTARTS = 20
 
 
 def run(name: str, row_name: str, place: Path, mutant: Callable[[], None] | None = None) -> None:

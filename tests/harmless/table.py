@@ -70,9 +70,19 @@ ALL = (
     *(Fault("forward", 14), Fault("load"), Fault("again")),
 )
 EVERY_FAULT = Row("all in a row", has_agent=True, saves=True, faults=ALL)
+_KILLED_IN = (
+    *(("forward", 3), ("backward", 5), ("step", 6), ("evaluation first", 9), ("evaluation", 11), ("save", 0)),
+    *(("between", 13), ("forward", 14), ("load", 0)),
+)
+TWICE = Row(
+    "killed twice in each phase",
+    has_agent=True,
+    saves=True,
+    faults=tuple(Fault(phase, step, is_kill=True) for phase, step in _KILLED_IN for _ in range(2)),
+)
 HARMLESS = ("agent", "files", "memory")
 
 
 def row_of(name: str) -> Row:
     """Return a row by its name."""
-    return EVERY_FAULT if name == "all" else ROWS[name]
+    return {"all": EVERY_FAULT, "twice": TWICE}.get(name) or ROWS[name]

@@ -94,6 +94,18 @@ def test_a_program_ends_as_without_the_product(
     assert set() == sure - wrong.keys(), "rows that are right now: take them out of known_failures.json"
 
 
+@pytest.mark.parametrize("program", ["adam", "ddp", "fsdp2"])
+def test_a_rank_is_killed_in_each_phase_twice_in_a_row(warm: Warm, program: str, tmp_path: Path) -> None:
+    """The second time in the same step, in the round that has begun after the first."""
+    runs = Runs(warm, program, tmp_path)
+    found = runs.told("twice")
+    assert runs.told("bare").ends == found.ends, found.log[-4000:]
+    struck = [one["fault"] for one in found.events if "fault" in one]
+    assert 9 <= len(struck), struck
+    if program == "adam":  # a rank that is killed after the last collective of a step is beyond that step
+        assert struck[::2] == struck[1::2]
+
+
 def test_programs_end_as_in_a_worker_that_loads_its_modules_itself(
     warm: Warm, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

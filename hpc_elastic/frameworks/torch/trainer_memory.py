@@ -168,6 +168,9 @@ class TrainerMemory:
             self._ranks.rest()
 
 
+_names: set[str] = set()  # of the checkpoints of all trainings of this process
+
+
 def trainer_memory(
     saves: Saves, unfit: str, environ: Mapping[str, str] | None = None
 ) -> TrainerMemory | None:
@@ -184,6 +187,9 @@ def trainer_memory(
     run_dir = worker.run_dir()
     if run_dir is None or Env.CHANNEL not in environ:
         return None
+    _names.add(saves.name)
+    if len(_names) > 1:
+        unfit = "the program trains several times, and the states of two trainings could be taken for another"
     if unfit:
         tell_not_kept(unfit, is_news=environ.get("RANK") == "0")
         return None
