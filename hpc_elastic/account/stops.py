@@ -33,6 +33,7 @@ FAILURES = (Cause.CRASH, Cause.HANG, Cause.NODE_LOSS, Cause.AGENT_ERROR, Cause.L
 CALLED_AWAY = (
     Cause.PREEMPTION,
     Cause.TIME_LIMIT,
+    Cause.NODE_DRAIN,
     Cause.REQUEUE,
     Cause.UNKNOWN,
     Cause.CANCEL,

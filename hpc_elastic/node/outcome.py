@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _FOLLOWED = (
     Cause.PREEMPTION,
+    Cause.NODE_DRAIN,
     Cause.REQUEUE,
     Cause.UNKNOWN,
     Cause.TIME_LIMIT,

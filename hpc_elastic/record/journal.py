@@ -33,6 +33,7 @@ class Cause(str, Enum):
     NODE_LOSS = "node_loss"  # an agent vanished
     MEMBERSHIP = "membership"  # a node wants to join
     PREEMPTION = "preemption"  # SIGTERM: Slurm wants the nodes back, unless it says why itself
+    NODE_DRAIN = "node_drain"  # an administrator drains a node of the job
     REQUEUE = "requeue"  # scontrol requeue, by the user or an administrator
     TIME_LIMIT = "time_limit"  # the warning signal before the limit
     STOP = "stop"  # the user asked: hpc-elastic stop

@@ -36,7 +36,14 @@ from hpc_elastic.record.state import RunState, apply
 from hpc_elastic.record.worker_word import bad_node
 from hpc_elastic.store.node_events import Fault, NodeEvent
 
-_CALLED_AWAY = (Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.CANCEL, Cause.REQUEUE, Cause.UNKNOWN)
+_CALLED_AWAY = (
+    Cause.PREEMPTION,
+    Cause.NODE_DRAIN,
+    Cause.TIME_LIMIT,
+    Cause.CANCEL,
+    Cause.REQUEUE,
+    Cause.UNKNOWN,
+)
 CRASH_LOOP = 3  # failures in a row on one node of several, after which the node may be to blame
 
 

@@ -97,6 +97,8 @@ def asked_by(cause: Cause, detail: str, asked: Asked, *, runs_on: bool = False) 
         asked: the signal, and Slurm's answer about it.
         runs_on: whether Slurm says since then that it does nothing to the job.
     """
+    if cause is Cause.NODE_DRAIN and not asked.signal:
+        return Asker(words=detail)
     if cause is not Cause.PREEMPTION or asked.answer is Answer.CONFIRMS:
         return Asker()
     if asked.answer is Answer.REQUEUES:

@@ -70,6 +70,7 @@ CAUSES = {
     Cause.AGENT_ERROR: "the agents could not go on",
     Cause.HANG: "the workers hung",
     Cause.CANCEL: "the job was cancelled",
+    Cause.NODE_DRAIN: "the drain of a node",
     Cause.REQUEUE: "the job was requeued by hand",
     Cause.UNKNOWN: "the cause is not known",
     Cause.LAUNCH_FAILURE: "the agents could not start",

@@ -226,9 +226,9 @@ _SLURM = {
     "long_runs.the_time_limit_costs_no_step": (
         _run(_stop(Cause.TIME_LIMIT, most=4), ends=_DONE),
         _run(_stop(Cause.TIME_LIMIT, most=3), _PERHAPS_CANCEL, ends=(None, _CANCELLED)),
-        _run(_stop(Cause.PREEMPTION, at="node4", by="detail"), _PERHAPS_CANCEL, ends=(None, _CANCELLED)),
+        _run(_stop(Cause.NODE_DRAIN, at="node4", by="detail"), _PERHAPS_CANCEL, ends=(None, _CANCELLED)),
         _run(
-            _stop(Cause.PREEMPTION, at="node4", by="left", most=2), _PERHAPS_CANCEL, ends=(None, _CANCELLED)
+            _stop(Cause.NODE_DRAIN, at="node4", by="left", most=2), _PERHAPS_CANCEL, ends=(None, _CANCELLED)
         ),
     ),
     # of the array `stop` may come before the round of the tasks that leave is over

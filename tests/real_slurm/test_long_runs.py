@@ -101,7 +101,7 @@ def check_left_node4(job: Run, array: Run) -> None:
     job.wait(lambda state: state.requeues >= 1, "the requeue of the job", 120)
     array.wait(lambda _state: len(array.entries(NodeLeft)) >= 2, "both tasks to leave", 60)
     for why in (job.entries(Drained)[0], array.entries(NodeLeft)[0]):
-        assert why.cause is Cause.PREEMPTION
+        assert why.cause is Cause.NODE_DRAIN
         assert "the drain of node4 (fan" in why.detail
 
 

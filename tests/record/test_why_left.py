@@ -55,6 +55,12 @@ def test_only_slurm_tells_what_a_signal_is(detail: str, asked: Asked, named: str
     assert Asker() == asked_by(Cause.TIME_LIMIT, detail, asked, runs_on=True)
 
 
+def test_the_drain_of_a_node_names_node_and_reason() -> None:
+    """It is no preemption, so that its cause alone would not tell which node."""
+    assert "the drain of n3 (x)" == asked_by(Cause.NODE_DRAIN, "the drain of n3 (x)", NO_SIGNAL).text
+    assert Asker() == asked_by(Cause.NODE_DRAIN, "", TERM)
+
+
 def test_the_state_knows_the_newest_answer() -> None:
     """Of the drain, else of what was drained; what was asked for something else does not count."""
     asked = drain()._replace(detail="", asked=TERM)

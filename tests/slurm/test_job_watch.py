@@ -487,7 +487,7 @@ def test_nodes_that_are_being_drained(listen: Listen) -> None:
     heard = listen(slurm)
     heard.watch.begin(is_first=True)
     told = heard.next()
-    assert (Cause.PREEMPTION, "the drain of n2 (fan broken [root@2026-11-21T20:00:00])") == told[:2]
+    assert (Cause.NODE_DRAIN, "the drain of n2 (fan broken [root@2026-11-21T20:00:00])") == told[:2]
     slurm.draining["n1"] = ""
     assert "the drain of n1 (no reason given)" == heard.next().detail
 

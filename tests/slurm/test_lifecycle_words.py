@@ -32,6 +32,16 @@ TERM = Asked("SIGTERM")
 DENIED = Asked("SIGTERM", Answer.DENIES, RUNS_ON)
 
 
+def test_the_drain_of_a_node_is_no_preemption() -> None:
+    """An administrator drains the node: no budget but that of all requeues counts it."""
+    asked = DrainRequested(Cause.NODE_DRAIN, "n1", Then.LEAVE, "the drain of n1 (fan)")
+    drained = Drained(EPOCH, Cause.NODE_DRAIN, 40, "the drain of n1 (fan)")
+    known = facts(STARTED, ROUND, asked, drained, job=RUNNING)
+    budgets = BUDGETS._replace(max_preemptions=0)
+    why = "the drain of n1 (fan)"
+    assert Requeue(Cause.NODE_DRAIN, why, "requeue 1 of at most 10") == decide(known, budgets)
+
+
 @pytest.mark.parametrize(
     ("detail", "by", "job", "why"),
     [

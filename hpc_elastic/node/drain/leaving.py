@@ -23,6 +23,7 @@ _WHY = {
     Cause.PREEMPTION: "Slurm wants this node back",
     Cause.TIME_LIMIT: "the time limit of this task is near",
     Cause.CANCEL: "this task was cancelled",
+    Cause.NODE_DRAIN: "this node is being drained",
     Cause.REQUEUE: "this task was requeued",
     Cause.NODE_LOSS: "Slurm has set this node down",
     Cause.LAUNCH_FAILURE: "Slurm ends this task",

@@ -29,7 +29,7 @@ from hpc_elastic.record.why_left import EarlyNotice, Notice
 WEIGH_S = 5.0  # the longest time for Slurm's answer about a warning; then it is followed
 _SAME_S = 5.0  # a warning so soon after another one was held is the same, which a node hears later
 ANSWER_S = 2.0  # the longest time for Slurm's answer before a node leaves alone
-ALONE = (Cause.PREEMPTION, Cause.TIME_LIMIT)  # causes that concern one node where each node is a job
+ALONE = (Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.NODE_DRAIN)  # concern one node where each node is a job
 
 
 class Warned(NamedTuple):

@@ -31,6 +31,7 @@ _CAUSES = {
     Cause.NODE_LOSS: "a node was lost",
     Cause.MEMBERSHIP: "a pause, to change the nodes of the round",
     Cause.PREEMPTION: "preemption: Slurm wanted the nodes back",
+    Cause.NODE_DRAIN: "an administrator drained a node of the job",
     Cause.REQUEUE: "the job was requeued by hand",
     Cause.UNKNOWN: "the job was requeued, and nothing tells why",
     Cause.TIME_LIMIT: "the time limit of the job",
@@ -44,6 +45,7 @@ _CAUSES = {
 _OF_TASKS = {
     Cause.PREEMPTION: "preemption",
     Cause.TIME_LIMIT: "time limit",
+    Cause.NODE_DRAIN: "drained by an administrator",
     Cause.REQUEUE: "requeued by hand (scontrol requeue)",
     Cause.UNKNOWN: "requeued, and nothing tells why",
     Cause.CANCEL: "cancelled (scancel)",

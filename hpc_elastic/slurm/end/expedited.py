@@ -20,7 +20,8 @@ from hpc_elastic.slurm.client.job_standing import Standing, standing
 from hpc_elastic.slurm.run_jobs.job_start import Patience, Start
 
 DELAY_S = 120  # before the next start; the default of Slurm's cred_expire
-_AT_ONCE = (Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.REQUEUE, Cause.NODE_LOSS)  # no fault of the run
+_AT_ONCE = (Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.REQUEUE, Cause.NODE_LOSS, Cause.NODE_DRAIN)
+"""Causes that are no fault of the run."""
 
 
 def is_expedited(start: Start, slurm: Slurm) -> bool:

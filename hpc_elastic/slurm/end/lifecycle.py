@@ -85,7 +85,7 @@ from hpc_elastic.slurm.end.history import Earlier, in_vain_text
 from hpc_elastic.text import are_text, count_text
 
 _LEFT_BY_AGENT = (ExitCode.REQUEUE, ExitCode.WEDGED, ExitCode.UNFIT)
-_PLANNED = (Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.REQUEUE)
+_PLANNED = (Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.REQUEUE, Cause.NODE_DRAIN)
 _OF_STARTS = (EpochStarted, RoundFormed, Requeued)
 
 

@@ -406,7 +406,7 @@ class JobWatch:
         for node, reason in found.items():
             if node not in self._draining:
                 self._draining.add(node)
-                self._tell(Notice(Cause.PREEMPTION, f"the drain of {node} ({reason or 'no reason given'})"))
+                self._tell(Notice(Cause.NODE_DRAIN, f"the drain of {node} ({reason or 'no reason given'})"))
 
 
 def _pause_s(early_s: float) -> float:
