@@ -66,7 +66,7 @@ class Registered:
     def names_since(self) -> list[str]:
         """Return the names of those that have been added, beside those of `atexit`."""
         calls = _at_end_of_threads()[self.threads :]
-        found = [getattr(call, "func", call) for call in calls]
+        found = [_called(call) for call in calls]
         found += [info.func for key, info in _finalizers().items() if key not in self.objects]
         of_processes = _finalizers_of_processes()
         found += [
@@ -292,6 +292,13 @@ def _exit_functions() -> int:
 
 def _at_end_of_threads() -> list[Any]:
     return list(vars(threading).get("_threading_atexits", ()))
+
+
+def _called(call: Any) -> Any:
+    """Return the function of a call at the end of threads: a partial one, since Python 3.13 a closure."""
+    names = getattr(getattr(call, "__code__", None), "co_freevars", ())
+    values = (cell.cell_contents for cell in getattr(call, "__closure__", None) or ())
+    return getattr(call, "func", dict(zip(names, values, strict=True)).get("func", call))
 
 
 def _finalizers() -> dict[Any, Any]:
