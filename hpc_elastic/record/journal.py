@@ -69,6 +69,7 @@ class Answer(str, Enum):
     DENIES = "denies"  # Slurm does nothing to the job, so a user has sent the signal
     SILENT = "silent"  # Slurm did not answer
     REQUEUES = "requeues"  # Slurm has put the job back into its queue, and does not say why
+    NO_SCRIPT = "no_script"  # Slurm ends the job, as it has taken its batch host from it
 
 
 class Budget(str, Enum):
@@ -215,7 +216,7 @@ class DrainExplained(NamedTuple):
     @property
     def is_end_of_script(self) -> bool:
         """Whether Slurm ends the job because its batch script was killed; time is short then."""
-        return self.cause is Cause.LAUNCH_FAILURE
+        return self.cause is Cause.LAUNCH_FAILURE or self.answer is Answer.NO_SCRIPT
 
 
 class StopAgreed(NamedTuple):

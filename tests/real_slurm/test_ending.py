@@ -10,6 +10,7 @@ import pytest
 
 from hpc_elastic.record.journal import Cause, Decision, Drained, NodeLeft, Requeued, RoundFormed
 from hpc_elastic.record.state import RunState
+from hpc_elastic.slurm.client import hostlist
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.conftest import StartCluster
 from tests.real_slurm.jobs import SLOW, Run, installed_for_users, plain, submit
@@ -151,6 +152,18 @@ def test_slurm_names_the_cause_not_the_signal(cluster: Cluster) -> None:
     by_node, by_hand = handed_back(run)
     assert (Cause.NODE_LOSS, Cause.REQUEUE) == (by_node, by_hand)
     assert "scontrol requeue" in run.entries(Requeued)[-1].detail
+
+
+def test_a_batch_host_that_is_set_down_is_a_lost_node(cluster: Cluster) -> None:
+    """Slurm lets the job go on with its other node, and a second later ends it for want of its script."""
+    run = submit(cluster, (*ONE, "--nodes", "2"), plain(cluster, *SLOW, steps=400))
+    run.wait_checkpoint(20)
+    host = hostlist.expand(run.job()["NodeList"])[0]
+    cluster.as_root("scontrol", "update", f"nodename={host}", "state=down", "reason=test")
+    run.wait(lambda state: state.requeues == 1, "the requeue")
+    assert [Cause.NODE_LOSS] == handed_back(run)
+    cluster.as_root("scontrol", "update", f"nodename={host}", "state=resume")
+    decision(run, Decision.DONE)
 
 
 def test_a_limit_that_comes_without_a_warning(cluster: Cluster) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_elastic.record.journal import Answer, Cause
+from hpc_elastic.record.journal import Answer, Cause, DrainExplained, Epoch
 from hpc_elastic.record.why_left import EarlyNotice
 from hpc_elastic.slurm.client import answers, deadlines
 from hpc_elastic.slurm.client.deadlines import Site
@@ -268,3 +268,16 @@ def test_a_warning_may_come_too_early(
     """It is held where most of a start would be spent on its end, and a save fits in later."""
     found = deadlines.early_warning(limit_s, left_s, warning_s, needed)
     assert (None if before_s is None else EarlyNotice(left_s, before_s)) == found
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cause"),
+    [("n2", Cause.NODE_LOSS), ("n[1-2]", Cause.LAUNCH_FAILURE), ("", Cause.LAUNCH_FAILURE)],
+)
+def test_a_script_that_died_with_its_node_was_not_killed(nodes: str, cause: Cause) -> None:
+    """Slurm goes on with the other nodes for a moment, and then ends the job for want of its script."""
+    fields = job(JobState="COMPLETING", Reason="JobLaunchFailure", NodeList=nodes)
+    why = deadlines.why(fields, 0, SITE, batch_host="n1")
+    assert (cause, deadlines.stop_s(SITE)) == (why.cause, why.left_s)
+    assert DrainExplained(Epoch(0, 0, 0, 0), cause, why.words, answer=why.answer).is_end_of_script
+    assert Cause.LAUNCH_FAILURE is deadlines.why(fields, 0, SITE).cause

@@ -38,6 +38,7 @@ LINE = "slurmstepd-node1: error: *** JOB 17 ON node1 CANCELLED AT 2026-11-21T20:
         (NOT_STARTED, Standing.REQUEUED, Cause.NODE_LOSS, Cause.NODE_LOSS),
         (None, Standing.UNKNOWN, Cause.PREEMPTION, Cause.PREEMPTION),
         (PLAIN, Standing.SCRIPT_DIED, Cause.PREEMPTION, Cause.LAUNCH_FAILURE),
+        (PLAIN, Standing.SCRIPT_DIED, Cause.NODE_LOSS, Cause.NODE_LOSS),  # its batch host was taken from it
         (PLAIN, Standing.PREEMPTED, Cause.TIME_LIMIT, Cause.PREEMPTION),
         (WARNED, Standing.REQUEUED, None, Cause.PREEMPTION),
         (PLAIN, Standing.RUNNING, None, None),

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import Answer, Cause
 from hpc_elastic.record.why_left import RUNS_ON, EarlyNotice
-from hpc_elastic.slurm.client.job_standing import Standing, job_facts, standing
+from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client.job_standing import JobFacts, Standing, job_facts, standing
 from hpc_elastic.slurm.client.parse import between_s
 from hpc_elastic.typed_json import Seconds
 
@@ -113,7 +114,13 @@ class Why(NamedTuple):
 
 
 def why(
-    fields: Mapping[str, str], restarts: int, site: Site, *, told: Cause | None = None, since_s: float = 0.0
+    fields: Mapping[str, str],
+    restarts: int,
+    site: Site,
+    *,
+    told: Cause | None = None,
+    since_s: float = 0.0,
+    batch_host: str = "",
 ) -> Why:
     """Tell why Slurm has sent SIGTERM to a job.
 
@@ -123,6 +130,7 @@ def why(
         site: the times of the site.
         told: why Slurm has put the job back into the queue, if that is known.
         since_s: how long before this SIGTERM the first one came [s]; a grace begins with one.
+        batch_host: the node with the batch script, as far as it is known.
     """
     job = job_facts(fields)
     stands = standing(job, restarts)
@@ -137,12 +145,20 @@ def why(
     cause, words = _ENDINGS.get(stands, known)
     if stands is Standing.REQUEUED and told in _REQUEUED:
         return Why(told, _REQUEUED[told], stop_s(site))
+    if stands is Standing.SCRIPT_DIED and batch_host and _has_lost(job, batch_host):
+        words = f"Slurm has taken its batch host {batch_host} from it"
+        return Why(Cause.NODE_LOSS, words, stop_s(site), Answer.NO_SCRIPT)
     if stands is Standing.PREEMPTED and site.grace_s > 0:
         # a job that is cancelled in the second in which its grace begins looks the same
         is_over = job.word == "PREEMPTED" or since_s >= site.grace_s
         cause, words = _GRACE_OVER if is_over else _ENDINGS[Standing.CANCELLED]
     answer = Answer.REQUEUES if stands is Standing.REQUEUED else Answer.CONFIRMS
     return Why(cause, words, stop_s(site), answer)
+
+
+def _has_lost(job: JobFacts, node: str) -> bool:
+    """Tell whether Slurm has taken a node from a job; the list of one that goes on lacks such a node."""
+    return bool(job.node_list) and node not in hostlist.expand(job.node_list)
 
 
 def p99(samples: Iterable[float]) -> float | None:

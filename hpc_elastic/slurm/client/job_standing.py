@@ -205,6 +205,8 @@ def true_cause(
         asked: why the agents leave; None if they were not asked to.
         told: why Slurm has put the job back into the queue, if that is known.
     """
+    if stands is Standing.SCRIPT_DIED and asked is Cause.NODE_LOSS:  # the script died with its node
+        return asked
     if stands in _CAUSE_OF:
         return _CAUSE_OF[stands]
     if asked not in _BY_SIGNAL or job is None:

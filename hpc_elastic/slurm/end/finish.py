@@ -18,6 +18,7 @@ from hpc_elastic.meet.member_names import parse_name
 from hpc_elastic.record.array_task import epoch_now, is_newer
 from hpc_elastic.record.checkpoints import newest_step
 from hpc_elastic.record.journal import (
+    Answer,
     Cause,
     Decision,
     DrainRequested,
@@ -474,7 +475,10 @@ class _Doing:
             return
         self._begin()
         failure = self._facts.launch_failure if cause is Cause.LAUNCH_FAILURE else None
-        self._write(Requeued(epoch, cause, "" if is_task else reason, failure, signal))
+        told = state.explained
+        is_taken = cause is Cause.NODE_LOSS and told is not None and told.answer is Answer.NO_SCRIPT
+        lost = (state.batch_host,) if is_taken else ()
+        self._write(Requeued(epoch, cause, "" if is_task else reason, failure, signal, lost))
 
     def _end_as(self, code: int, record: RunEnded | None) -> int:
         """Write the ending; return the exit code of the one that stands: another one may have been first."""

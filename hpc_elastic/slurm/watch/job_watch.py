@@ -251,7 +251,12 @@ class JobWatch:
         first_at = signalled_at if self._first_signal_at is None else self._first_signal_at
         told_by_log = self._told_by_log(fields)
         found = deadlines.why(
-            fields, self._place.restarts, site, told=told_by_log, since_s=signalled_at - first_at
+            fields,
+            self._place.restarts,
+            site,
+            told=told_by_log,
+            since_s=signalled_at - first_at,
+            batch_host=next(iter(self._place.nodes), ""),
         )
         if is_warning and found.cause is None:
             return self._weighed(fields, signalled_at, site)
