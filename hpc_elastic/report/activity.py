@@ -23,7 +23,7 @@ def activity_texts(paths: RunPaths, running: RoundFormed, now_s: float, *, has_l
         has_limit: whether a limit of silence is set.
 
     Returns:
-        Sentences; none where nothing is told, as by workers that tell their steps.
+        Sentences; none for workers that tell their steps.
     """
     try:
         found = filter(None, map(parse_activity, list_names(paths.activity)))
@@ -50,7 +50,7 @@ def _newest_text(told: Sequence[NodeActivity]) -> str:
     output = f"{span_text(min(outputs))} ago" if outputs else "not seen, as it goes to no log"
     gpu = f"{span_text(min(gpus))} ago" if gpus else "not sampled (--sample-gpus)"
     cpu = span_text(min(one.newest_cpu_s for one in told))
-    return f"no steps are told; last output {output}, CPU time {cpu} ago, GPU use {gpu}"
+    return f"the workers tell no steps; last output {output}, CPU time {cpu} ago, GPU use {gpu}"
 
 
 def _quiet_text(one: NodeActivity, *, has_limit: bool) -> str:

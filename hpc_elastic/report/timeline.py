@@ -391,7 +391,7 @@ def never_asks_text(found: NeverAsked) -> str:
         return f"{what}: they cannot save when their nodes are wanted back"
     return (
         f"{what}: they run on until their time is up (--unasked), {span_text(found.runs_on_s)} after a stop, "
-        "at a preemption what Slurm grants"
+        "at a preemption as long as Slurm grants"
     )
 
 

@@ -22,8 +22,8 @@ from hpc_elastic.frameworks.torch.memory.node_memory import Began
 from hpc_elastic.meet import member_names
 from hpc_elastic.multiprocessing.errors import failure
 from hpc_elastic.multiprocessing.errors.summary import FailureRecord, failure_summary
+from hpc_elastic.node.hangs import activity_rules, slow_rules
 from hpc_elastic.node.hangs import look as hang_look
-from hpc_elastic.node.hangs import slow_rules
 from hpc_elastic.node.setup import hang_times
 from hpc_elastic.processes.preload import learning, rules
 from hpc_elastic.record import checkpoints, journal
@@ -189,6 +189,12 @@ def _paces(names: Sequence[str]) -> None:
         watch.note(found)
 
 
+def _activity(names: Sequence[str]) -> None:
+    for found in filter(None, map(activity_rules.parse_activity, names)):
+        expect(activity_rules.parse_activity(found.text()) == found, "an activity is read otherwise")
+        expect(found.older(7).silence_s == found.silence_s + 7, "time makes no silence longer")
+
+
 def _error_file(data: bytes) -> None:
     reply = failure.parse_reply(data)
     record = {"rank": 0, "node": "n1", "message": reply.message, "traceback": reply.traceback, "exitcode": 1}
@@ -265,6 +271,10 @@ _PACES = st.lists(
     ),
     max_size=4,
 )
+_ACTIVITIES = st.lists(
+    changed(("n1+2+1700000000+3+7+8+1+0+-", "n2.gpu+2+1+0+-+8+-+0+5"), ("+", "-", "9" * 18, "9" * 30, "²")),
+    max_size=4,
+)
 TARGETS: tuple[Target, ...] = (
     Target("journal", st.lists(_bytes_of(_RECORDS), max_size=8), _journal, 100),
     Target("member-names", _NAMES, _member_names),
@@ -284,6 +294,7 @@ TARGETS: tuple[Target, ...] = (
     Target("account-lines", st.lists(_bytes_of(_FACTS), max_size=8).map(b"\n".join), _facts),
     Target("log-marks", st.lists(_bytes_of(_LOG_MARKS), max_size=8).map(b"".join), _log_marks),
     Target("pace-names", _PACES, _paces),
+    Target("activity-names", _ACTIVITIES, _activity),
     Target("error-file", _bytes_of([_ERROR, _FLAT]), _error_file),
     Target("failure", _bytes_of([json.dumps(FailureRecord(1).to_json()).encode()]), _failure),
     Target("lessons", _bytes_of([_LESSONS]), _lessons),

@@ -163,6 +163,7 @@ def files_of(story: str, *, mode: str = "step") -> Files:
         "nodes/batch.beat": b"12\n",
         "nodes/n1.7.held": b"a critical section\n",
         "nodes/n1.7+2.json": json.dumps([list(_MEMBERS[0]), "n1", "10.0.0.1", 1234]).encode(),
+        "activity/n1+2+1700000000+3+7+8+1+0+-": b"",
         "paces/n1+2+7+1500000+1+1100000": b"",
         "account/n1.log": b"".join(map(encode_fact, FACTS)),
         "timeouts/n1.json": json.dumps(

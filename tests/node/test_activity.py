@@ -211,10 +211,8 @@ def test_status_has_the_ages_of_the_last_signs(tell: Callable[..., RunPaths]) ->
     second = NodeActivity("n2", 3, 1_700_000_030, 5, 1800, 1830, 30, 0, None)
     paths = tell(first, second, second._replace(node="n9", cpu_s=9000), second._replace(round=2, cpu_s=9000))
     newest, quiet = activity_texts(paths, ROUND, now, has_limit=False)
-    assert (
-        "no steps are told; last output 1 min 0 s ago, CPU time 30 s ago, GPU use not sampled (--sample-gpus)"
-        == newest
-    )
+    ages = "last output 1 min 0 s ago, CPU time 30 s ago, GPU use not sampled (--sample-gpus)"
+    assert f"the workers tell no steps; {ages}" == newest
     assert quiet.startswith("rank 5 on n2: no output for 30 min 30 s, no CPU time for 31 min 0 s; --silence")
     assert "--silence" not in activity_texts(paths, ROUND, now, has_limit=True)[1]
 

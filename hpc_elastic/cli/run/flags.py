@@ -162,6 +162,7 @@ def torchs_parser() -> Parser:
     made.add_argument(
         *_COMPLETION,
         action=_PrintCompletion,
+        dest=argparse.SUPPRESS,
         metavar="|".join(_SHELLS),
         help="Print the completion of a shell",
     )

@@ -284,7 +284,7 @@ class UnaskedWatch:
         self._group: LocalGroup | None = None
         self._since = 0.0
         self._is_told = False
-        self._leaves = False  # whether it was told for how long the workers run on
+        self._leaves = False  # whether the time was said for which the workers run on
         self._believed = 0  # the newest round whose workers ask after all
 
     def look(self, group: LocalGroup, status: Group, deadline: float | None) -> None:

@@ -1,4 +1,4 @@
-"""What workers that tell no steps show of their activity: output, CPU time, data, GPU use. Pure.
+"""The activity of workers that tell no steps: output, CPU time, data, GPU use. Pure.
 
 Activity is judged from two readings, the last one that showed some and that of now. Threads that wake up now
 and then, as those of NCCL, use less than a hundredth of a CPU: that is no activity.
@@ -23,7 +23,7 @@ _NAME = re.compile(rf"([^+/]+)\+({_N})\+({_N})\+({_N})((?:\+(?:{_N}|-)){{5}})")
 
 
 class Reading(NamedTuple):
-    """What is seen of a worker."""
+    """The visible facts of a worker."""
 
     output: int | None  # the size of its logs [bytes]; None: its output goes elsewhere
     use: TreeUse

@@ -31,7 +31,7 @@ def stop(run: RunArgument, json: JsonOfStatus = False) -> int:  # noqa: FBT002 -
 
 
 def _never_asks(run: RunFiles) -> list[str]:
-    """Return what becomes of workers that never ask whether to stop, if there may be some."""
+    """Return the fate of workers that never ask whether to stop, if there may be some."""
     state = run.state
     cancel_text = f"to end them now: hpc-elastic cancel {for_shell(run.paths.root)}"
     if state.drain is None or state.drain.cause is not Cause.STOP or state.ending is not None:
