@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hpc_elastic.record.journal import (
     Drained,
     Epoch,
     NodeLeft,
+    NodeUnfit,
     Requeued,
     RoundEnded,
     RoundFormed,
@@ -127,6 +129,33 @@ def test_survivors_of_a_node_loss_go_on(cluster: FakeCluster, tmp_path: Path) ->
     assert first.epoch == second.epoch
     assert [Cause.NODE_LOSS] == [entry.cause for entry in run.entries(RoundEnded)]
     assert uninterrupted(tmp_path, STEPS) == run.result()
+
+
+FAILS_ON = """
+import os, sys, time
+if os.environ["HPC_ELASTIC_NODE"] == sys.argv[1]:
+    raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB")
+if os.environ["WORLD_SIZE"] == "3":
+    time.sleep(600)
+"""
+
+
+def test_a_node_that_always_fails_is_left_out_of_the_run_and_of_the_next_one(cluster: FakeCluster) -> None:
+    """With nodes 2:3 and the settings of a job: after three failures there the two others end the run."""
+    real: Any = cluster  # has what the helpers need of a real one
+    (cluster.shared / "fails.py").write_text(FAILS_ON)
+    bad = cluster.node_names[1]
+    run = submit(real, TWO_OR_THREE, [sys.executable, str(cluster.shared / "fails.py"), bad])
+    state = run.wait_ending()
+    assert state.ending is not None
+    assert Decision.DONE is state.ending.decision
+    assert [3, 3, 3, 2] == [len(formed.members) for formed in run.entries(RoundFormed)]
+    (unfit,) = run.entries(NodeUnfit)
+    assert (bad, True) == (unfit.node, unfit.by_failures)
+    assert "the same failure 3 times in a row, always on" in unfit.reason
+    cluster.wait_state(run.job_id, "COMPLETED")
+    again = submit(real, TWO_OR_THREE[2:], [sys.executable, "-c", "pass"])
+    assert bad == again.job()["ExcNodeList"]
 
 
 def test_a_run_of_fixed_size_is_requeued_after_a_node_loss(cluster: FakeCluster, tmp_path: Path) -> None:
