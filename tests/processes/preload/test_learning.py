@@ -281,3 +281,21 @@ def test_a_variable_that_the_program_sets_before_an_import_counts_if_that_reads_
     assert "OMP_NUM_THREADS" == rules.read_at_import(set_before, ())
     assert "A" == rules.read_at_import({"A"}, {"A", "C"})
     assert "" == rules.read_at_import({"A"}, {"B"})
+
+
+def test_a_worker_cannot_have_written_more_notes_than_there_is_room() -> None:
+    """It may write any number into the memory that it shares with its agent."""
+    book = notes.NoteBook()
+    room = os.fstat(book.fd).st_size
+    os.pwrite(book.fd, b"\xff" * room, 0)
+    assert 0 < book.used < room
+    assert [] == book.imported()
+    book.close()
+
+
+@pytest.mark.parametrize(
+    "argv", [("python3", "-m"), ("python3", "-u", "-c"), ("python3",), ("python3", "-X")]
+)
+def test_a_command_without_its_program_is_none(argv: tuple[str, ...]) -> None:
+    """Python itself says so, in a process of its own."""
+    assert rules.read_command(argv) is None

@@ -73,6 +73,7 @@ def test_a_learned_module_is_taken_only_from_where_workers_have_found_it() -> No
         Imported("pytest", "/else/site-packages")
     )
     assert "cannot be found" == server._why_elsewhere(Imported("no_such_module", site))
+    assert "" == server._why_elsewhere(Imported("json.decoder", ""))
     assert "cannot be imported: no_such is not" == server._why_elsewhere(Imported("no_such.part", site))
 
 
@@ -216,3 +217,8 @@ def test_a_random_name_is_told_as_the_path_that_is_made_of_it() -> None:
 
 def _tidy() -> None:
     """Do nothing."""
+
+
+def test_the_memory_of_a_process_is_read_from_the_kernel() -> None:
+    """Its share of all that it has mapped, in KiB: an interpreter has some megabytes of its own."""
+    assert 1 << 10 < server._pss_kb() < 1 << 24

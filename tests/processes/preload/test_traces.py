@@ -110,10 +110,13 @@ def test_a_module_without_such_traces_is_preloaded(name: str, place: Place) -> N
 
 def test_a_temporary_directory_of_a_module_is_each_workers_own(place: Place) -> None:
     """The first that ends takes away none of another's."""
-    place.write("uses.py", "import tempfile\nplace = tempfile.TemporaryDirectory()\n")
+    (place.path / "made").mkdir()
+    text = f"import tempfile\nplace = tempfile.TemporaryDirectory(dir={str(place.path / 'made')!r})\n"
+    place.write("uses.py", text)
     place.write("script.py", "import os, uses\nprint(uses.place.name, os.path.isdir(uses.place.name))\n")
     spec = place.spec("-u", "script.py")
     with place.preloaded(("json", "uses"), spec) as preloader:
+        assert [] == os.listdir(place.path / "made")  # the one that was made to try it is gone
         told = [place.end_of(forked(preloader, spec)).out.split() for _ in range(2)]
     assert ["True", "True"] == [is_there for _, is_there in told]
     assert 2 == len({path for path, _ in told})

@@ -6,13 +6,17 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpc_elastic.processes.preload.randomness import Generators, seeded
+from hpc_elastic.processes.preload.randomness import Generators, seeded, touched
+from hpc_elastic.processes.preload.rules import PythonCommand
+from hpc_elastic.processes.preload.warm_worker import Fds, WarmStart, become, first_place
 from hpc_elastic.processes.process import ProcessSpec
 from tests.processes.preload.warm import Place, forked
 
@@ -185,6 +189,61 @@ def test_a_seed_is_told_from_numbers_that_are_drawn() -> None:
     assert "" == seeded(Generators(torch=5), Generators(torch=5))
     assert "PyTorch" == seeded(none, Generators(torch=5))
     assert "PyTorch" == seeded(Generators(torch=1 << 60), Generators(torch=1 << 61))
+    assert "gives a seed to the random numbers of NumPy" == touched(none, Generators(is_numpy_seeded=True))
+    assert "" == touched(none, none)
+
+
+@pytest.mark.parametrize(("statement", "is_seeded"), [("", False), ("numpy.random.seed(3)", True)])
+def test_a_seed_of_numpy_is_seen_in_its_common_generator(statement: str, *, is_seeded: bool) -> None:
+    """One that NumPy draws itself is none."""
+    pytest.importorskip("numpy")
+    code = (
+        "import numpy.random\nfrom hpc_elastic.processes.preload.randomness import generators\n"
+        f"{statement}\nprint(generators().is_numpy_seeded)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert f"{is_seeded}\n" == done.stdout
+
+
+def test_a_script_is_searched_for_modules_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Python does: the directory that its links lead to; a command and a module have the working one."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("real/train.py", "archive/__main__.py"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    (tmp_path / "train.py").symlink_to(tmp_path / "real" / "train.py")
+    found = [
+        first_place(PythonCommand("python", (), kind, program, ()))
+        for kind, program in (("", "train.py"), ("", "archive"), ("-m", "json"), ("-c", "pass"))
+    ]
+    assert [f"{tmp_path}/real", f"{tmp_path}/archive", str(tmp_path), ""] == found
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_worker_begins_once_its_agent_knows_of_it(tmp_path: Path, *, is_known: bool) -> None:
+    """An agent that has given it up, or has died, closes the pipe; then nothing of it runs."""
+    (go, let_go), (told, starting) = os.pipe(), os.pipe()
+    stdio = tuple(os.open(os.devnull, os.O_RDWR) for _ in range(3))
+    agent, child = os.getpid(), os.fork()
+    if child == 0:
+        try:  # a forked child must never return into pytest
+            os.close(let_go)
+            os.close(told)
+            command = PythonCommand(sys.executable, (), "-c", "pass", ())
+            start = WarmStart(command, {}, str(tmp_path), (), (), agent)
+            become(start, Fds((stdio[0], stdio[1], stdio[2]), starting, go))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    for fd in (go, starting, *stdio):
+        os.close(fd)
+    if is_known:
+        os.write(let_go, b"1")
+    os.close(let_go)
+    _, status = os.waitpid(child, 0)
+    assert (0 if is_known else 127) == os.waitstatus_to_exitcode(status)
+    assert b"" == os.read(told, 99)
+    os.close(told)
 
 
 def test_what_imports_print_is_in_the_output_of_each_worker(place: Place) -> None:
