@@ -88,13 +88,22 @@ def named(path: str) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, path) from error
 
 
+def write_all(fd: int, data: bytes) -> None:
+    """Write all bytes, also where a file system takes a part of them at a time.
+
+    Raises:
+        OSError: the file system refused; a part may be written.
+    """
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
 def _write_private(path: str, data: bytes, *, durable: bool) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(path, flags, _PRIVATE)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
+        write_all(fd, data)
         if durable:
             os.fsync(fd)
     except BaseException:

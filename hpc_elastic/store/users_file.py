@@ -329,9 +329,7 @@ def _copy_attribute(attribute: str, old: int, new: int) -> None:
 
 def _write(new: int, data: bytes) -> None:
     """Write to a new file, and have the disk keep it."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(new, view) :]
+    files.write_all(new, data)
     os.fsync(new)
 
 

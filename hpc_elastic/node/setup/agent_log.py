@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from hpc_elastic.clock import Clock, clock_text
 from hpc_elastic.node.workers.worker_env import RankPlace
 from hpc_elastic.record.journal import RoundFormed, SizeWanted
 from hpc_elastic.record.state import RunState
+from hpc_elastic.store.files import write_all
 from hpc_elastic.text import count_text, visible
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class AgentLog:
         line = "".join(f"[{stamp} {self._node}] {visible(part)}\n" for part in text.splitlines() or [""])
         for fd in self._fds:
             try:
-                os.write(fd, line.encode(errors="replace"))
+                write_all(fd, line.encode(errors="replace"))
             except OSError:
                 continue
         self._mark()

@@ -148,7 +148,7 @@ def try_out(directory: str, names: tuple[str, ...]) -> dict[str, str]:
 
 def _write(path: str, data: bytes = _SAMPLE, *, durable: bool = False) -> None:
     with closing(OpenFile(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)) as file:
-        os.write(file.fd, data)
+        files.write_all(file.fd, data)
         if durable:
             os.fsync(file.fd)
 

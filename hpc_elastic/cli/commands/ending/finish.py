@@ -26,6 +26,7 @@ from hpc_elastic.slurm.end.finish import Finish
 from hpc_elastic.slurm.end.requeue import PATIENCE_S, last_line
 from hpc_elastic.slurm.end.unwritten import mark_text
 from hpc_elastic.slurm.run_jobs.job_start import NOT_REQUEUED, Ended, Patience, Start
+from hpc_elastic.store.files import write_all
 from hpc_elastic.text import visible_lines
 
 _WHOLE = (BUDGET, COUNT, NUMBER)
@@ -192,7 +193,7 @@ def _say(text: str, *, is_plain: bool = False) -> None:
     head = "" if is_plain else f"[{clock_text(SystemClock().wall())}] hpc_elastic finish: "
     shown = visible_lines(head + text)
     with suppress(OSError):
-        os.write(2, f"{shown}\n".encode(errors="replace"))
+        write_all(2, f"{shown}\n".encode(errors="replace"))
 
 
 def _tell_the_end(state: RunState, start: Start) -> None:
