@@ -103,3 +103,26 @@ def test_no_resolved_path_is_opened() -> None:
         and opened & {ast.unparse(call.func) for call in _calls(function)}
     }
     assert allowed == found
+
+
+# A path of a checkpoint that is given to code that unpickles comes from `own_path`.
+READERS_OF_CHECKPOINTS = {
+    "hpc_elastic/frameworks/saving.py:_newest": "by own_path",
+    "hpc_elastic/frameworks/loop.py:resume": "by own_path",
+    "hpc_elastic/frameworks/bases.py:check_begin": "only its step",
+    "hpc_elastic/frameworks/torch/checkpoints.py:_to_resume": "opened file by file in checkpoint_files.py",
+}
+
+
+def test_paths_of_checkpoints_are_judged_before_a_framework_reads_them() -> None:
+    """A function that asks for the newest one is named above, with what it does with the path."""
+    sources = [path for path in PACKAGE_SOURCES if "frameworks" in path.parts]
+    asked = {
+        f"{name}:{function.name}": {ast.unparse(call.func) for call in _calls(function)}
+        for name, tree in _trees(sources)
+        for function in _functions(tree)
+        if "worker.latest_checkpoint" in {ast.unparse(call.func) for call in _calls(function)}
+    }
+    assert set(READERS_OF_CHECKPOINTS) == set(asked)
+    judged = {name for name, how in READERS_OF_CHECKPOINTS.items() if how == "by own_path"}
+    assert judged == {name for name, calls in asked.items() if "own_path" in calls}

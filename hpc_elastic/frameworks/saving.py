@@ -40,7 +40,11 @@ def latest() -> str | None:
     Raises:
         UnfitFileError: other users could write to the checkpoint, and so have code run as this one.
     """
-    saved = worker.latest_checkpoint()
+    return _newest("")
+
+
+def _newest(name: str) -> str | None:
+    saved = worker.latest_checkpoint(name)
     return own_path(saved.path) if saved and saved.path else None
 
 
@@ -105,9 +109,8 @@ class Saves:
         return self._save_every is not None and step // self._save_every > before // self._save_every
 
     def newest(self) -> str | None:
-        """Return the path of the newest complete checkpoint of the run; None at the first start."""
-        saved = worker.latest_checkpoint(self.name)
-        return saved.path if saved else None
+        """Return the path of the newest complete checkpoint, as `latest` does; None at the first start."""
+        return _newest(self.name)
 
     def path(self, step: int) -> str:
         """Return where to save, and make sure that it can be made there.

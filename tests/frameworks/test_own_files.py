@@ -40,9 +40,10 @@ def save(run: Path, files: int = 2) -> str:
 def read(run: Path, meanwhile: Callable[[], object] = lambda: None) -> str:
     """Return what a trainer reads of the newest checkpoint."""
     with pytest.MonkeyPatch.context() as patch:
-        in_run(run, patch)
-        path = latest()
+        environ = in_run(run, patch)
+        path = Saves(environ=environ).newest()
         assert path is not None
+        assert os.path.samefile(path, latest() or "")
         meanwhile()
         return Path(path, "0.pt").read_text()
 
