@@ -147,8 +147,8 @@ class ChaosRun:
 
     def _look(self) -> bool:
         """Start agents for those that are gone; return whether the run is over."""
-        for path in self._place.glob("runs/**/began.json"):
-            with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):  # the run makes and removes directories meanwhile
+            for path in self._place.glob("runs/**/began.json"):
                 began = json.loads(path.read_text())
                 self.begun[began["round"]] = began["source"]
         for number, pid in enumerate(self._agents):
