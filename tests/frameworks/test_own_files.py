@@ -234,11 +234,16 @@ def test_a_checkpoint_is_removed_with_all_below_and_nothing_beside(tmp_path: Pat
     assert ["kept"] == os.listdir(tmp_path / "mine")
 
 
+def _write_as(path: Path, mode: int) -> None:
+    path.write_text("mine")
+    path.chmod(mode)
+
+
 @needs_root
 def test_a_file_is_read_that_was_checked(two_users: TwoUsers) -> None:
     """A trainer's checkpoint may be one file: another one of its name is not read."""
     place = two_users.shared / "last.ckpt"
-    two_users.act(ALICE, lambda: (place.write_text("mine"), place.chmod(0o644)))
+    two_users.act(ALICE, lambda: _write_as(place, 0o644))
 
     def attack() -> None:
         other = place.with_name("other")
@@ -261,8 +266,9 @@ def test_a_file_is_read_that_was_checked(two_users: TwoUsers) -> None:
 def test_a_link_of_another_user_leads_to_nothing_that_is_read(two_users: TwoUsers) -> None:
     """To a file that Bob may write, and that is Alice's."""
     notes, place = two_users.shared / "notes", two_users.shared / "last.ckpt"
-    two_users.act(ALICE, lambda: (notes.write_text("mine"), notes.chmod(0o664)))
-    two_users.act(BOB, lambda: (notes.write_text("evil"), place.symlink_to(notes)))
+    two_users.act(ALICE, lambda: _write_as(notes, 0o664))
+    two_users.act(BOB, lambda: notes.write_text("evil"))
+    two_users.act(BOB, lambda: place.symlink_to(notes))
 
     def look() -> str:
         with pytest.raises(UnfitFileError) as refused:
@@ -278,8 +284,9 @@ def test_what_an_acl_lets_another_user_write_is_refused(two_users: TwoUsers, wha
     """The group itself may not write; a single user of it may."""
     place = two_users.shared / "step-5-0"
     file = place / "0.pt"
-    two_users.act(ALICE, lambda: (place.mkdir(mode=0o755), place.chmod(0o755), file.write_text("mine")))
-    two_users.act(ALICE, lambda: file.chmod(0o644))
+    two_users.act(ALICE, lambda: place.mkdir(mode=0o755))
+    two_users.act(ALICE, lambda: place.chmod(0o755))
+    two_users.act(ALICE, lambda: _write_as(file, 0o644))
     entries = [(1, 7, NO_ID), (2, 7, BOB), (4, 5, NO_ID), (16, 7, NO_ID), (32, 5, NO_ID)]
     acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
     try:

@@ -6,7 +6,16 @@ import pytest
 
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.array_task import TaskStart
-from hpc_elastic.record.journal import Cause, Epoch, EpochStarted, Member, NodeLeft, Requeued, RoundFormed
+from hpc_elastic.record.journal import (
+    Cause,
+    Epoch,
+    EpochStarted,
+    Member,
+    NodeLeft,
+    Requeued,
+    RoundEnded,
+    RoundFormed,
+)
 from hpc_elastic.record.run_log import open_log, read_records
 from hpc_elastic.slurm.client.answers import PastStart
 from hpc_elastic.slurm.end.begin import charge
@@ -45,7 +54,11 @@ def charged(
     start = Start(paths, epoch, "7", 2, local=local, srun_exit_code=0, task=task)
     log = open_log(paths, "batch")
     log.refresh()
-    return charge(log, start, slurm, said.append), said
+    before = log.state.last
+    charge(log, start, slurm, said.append)
+    written = [record.entry for record in read_records(paths) if record.number > before]
+    causes = [getattr(one, "cause", Cause.UNKNOWN) for one in written if not isinstance(one, RoundEnded)]
+    return causes, said
 
 
 def test_an_end_without_a_record_is_written_down_once(paths: RunPaths) -> None:

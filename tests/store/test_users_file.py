@@ -275,10 +275,10 @@ def test_the_new_file_is_exchanged_before_it_gets_its_name(
     def change() -> str:
         rename = os.rename
 
-        def late(*names: str, **places: int) -> None:
+        def late(old: str, new: str, **places: int | None) -> None:
             monkeypatch.setattr(os, "rename", rename)
             _wait_for(two_users, attack)
-            rename(*names, **places)
+            rename(old, new, **places)
 
         monkeypatch.setattr(os, "rename", late)
         with users_file(str(script)) as held, pytest.raises(UnfitFileError) as raised:
