@@ -64,6 +64,27 @@ def test_unfit_nodes_cost_no_budget_of_lost_ones() -> None:
     assert isinstance(decide(facts(STARTED, left, job=RUNNING), budgets), Hold)
 
 
+def test_a_released_run_has_its_new_budget_before_its_agents_come() -> None:
+    """They may be ended before they have written a word; the run is not held again for the same budget."""
+    first, next_one = EPOCH._replace(restart=0), EPOCH._replace(restart=2)
+    held = RunEnded(Decision.HELD, 75, "spent", None, None, Budget.REQUEUES)
+    before = (EpochStarted(first, "7", ()), Requeued(first, Cause.PREEMPTION), STARTED, held)
+    budgets = BUDGETS._replace(max_requeues=1)
+    released = facts(*before, job=RUNNING._replace(restarts=3), epoch=next_one)
+    assert isinstance(decide(released, budgets), Leave)
+    held_yet = facts(*before[:2], job=RUNNING._replace(restarts=2), epoch=EPOCH)
+    assert isinstance(decide(held_yet, budgets), Hold)
+
+
+def test_a_round_of_an_earlier_start_does_not_count_for_this_one() -> None:
+    """A second start whose nodes are lost before a round is formed is a second loss."""
+    first = EPOCH._replace(restart=0)
+    before = (EpochStarted(first, "7", ()), round_of(first), RoundEnded(1, Cause.NODE_LOSS, ("n2",), None))
+    lost = facts(*before, Requeued(first, Cause.NODE_LOSS), job=NODE_DOWN, epoch=EPOCH)
+    assert isinstance(decide(lost, BUDGETS._replace(max_node_losses=1)), Hold)
+    assert isinstance(decide(lost, BUDGETS._replace(max_node_losses=2)), Requeue)
+
+
 @pytest.mark.parametrize(("cause", "budget", "job"), SPENT, ids=lambda value: getattr(value, "value", ""))
 def test_each_cause_has_a_budget_of_its_own(cause: Cause, budget: dict[str, Any], job: JobFacts) -> None:
     """A spent one holds the job and says which; those of other causes do not matter."""

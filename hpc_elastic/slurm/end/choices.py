@@ -7,9 +7,18 @@ from typing import Any
 
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.record.journal import Budget, Cause, Decision, Epoch, NodeLeft, RunEnded, SetupFailure
+from hpc_elastic.record.journal import (
+    Budget,
+    Cause,
+    Decision,
+    Epoch,
+    EpochStarted,
+    NodeLeft,
+    RunEnded,
+    SetupFailure,
+)
 from hpc_elastic.record.progress import BEGINNING
-from hpc_elastic.record.state import RunState, other_job
+from hpc_elastic.record.state import RunState, apply, is_released, other_job
 from hpc_elastic.settings.of_commands import FinishSettings
 from hpc_elastic.settings.setting import usual
 from hpc_elastic.settings.table import JobSettings, in_force
@@ -209,8 +218,18 @@ class Facts(NamedTuple):
 
     @property
     def counts(self) -> RunState:
-        """The state with the counts of this submission; another one's do not matter."""
-        return self.state if self.state.epoch.submission == self.epoch.submission else RunState()
+        """The state with the counts of this submission, without the end of an earlier start.
+
+        Another submission's do not matter. A start that a user has released has its new budget, though no
+        agent of it has come.
+        """
+        state = self.state
+        if state.epoch.submission != self.epoch.submission:
+            return RunState()
+        if self.is_task or state.epoch.script >= self.epoch.script:
+            return state
+        now = apply(state, EpochStarted(self.epoch, self.job_id, ()))
+        return now if is_released(state, self.epoch) else now._replace(progress=state.progress)
 
     @property
     def requeues(self) -> int:
