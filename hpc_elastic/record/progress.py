@@ -92,6 +92,10 @@ class Progress(NamedTuple):
         has_saved = max(newest, self.newest) > self.began
         return self._replace(began=None, in_vain=0 if has_saved else self.in_vain)
 
+    def of_last(self) -> Progress:
+        """Return the progress at the end of the newest start in which workers ran; later ones had none."""
+        return self._replace(began=self.before) if self.began is None else self
+
     def starts_in_vain(self, newest: int) -> int:
         """Return how many starts in a row have made no progress, this one included, if it ended now.
 

@@ -8,10 +8,13 @@ from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import (
+    Answer,
+    Asked,
     Budget,
     Cause,
     Decision,
     Drained,
+    DrainExplained,
     DrainRequested,
     Entry,
     Epoch,
@@ -32,6 +35,7 @@ from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.answers import PastStart, read_past_starts
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.bad_nodes import begin_with_nodes
+from hpc_elastic.slurm.end.begin import charge
 from hpc_elastic.slurm.end.choices import Facts, RequeueBudgets
 from hpc_elastic.slurm.end.finish import Finish
 from hpc_elastic.slurm.end.lifecycle import before_start
@@ -48,6 +52,7 @@ NEXT = FIRST._replace(restart=1)
 BEGAN = EpochStarted(FIRST, "7", ("n1", "n2"), "n1", "2:2")
 ROUND = round_of(FIRST)
 ASKED = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "")
+BY_SIGNAL = ASKED._replace(asked=Asked("SIGTERM"))  # its reason was not told
 WORD = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-28T10:00:00 DUE TO {} ***\n"
 LOG = "training\n"
 
@@ -82,6 +87,13 @@ def causes(state: RunState, epoch: Epoch, told: SlurmSays) -> list[tuple[Cause, 
         ((ASKED,), SlurmSays(log=LOG), Cause.PREEMPTION, ()),  # finish was killed before it came to write
         ((ASKED, Drained(FIRST, Cause.TIME_LIMIT, 9, "")), SlurmSays(log=LOG), Cause.TIME_LIMIT, ()),
         ((), SlurmSays(), Cause.UNKNOWN, ()),  # the log is gone, and there is no accounting
+        ((BY_SIGNAL,), SlurmSays([PastStart("REQUEUED", ("n1", "n2"))]), Cause.REQUEUE, ()),
+        (
+            (BY_SIGNAL, DrainExplained(FIRST, Cause.PREEMPTION, "in a grace", answer=Answer.CONFIRMS)),
+            SlurmSays([PastStart("REQUEUED", ("n1", "n2"))]),
+            Cause.PREEMPTION,
+            (),
+        ),
     ],
 )
 def test_an_end_without_a_record_has_the_cause_that_is_told(
@@ -287,6 +299,39 @@ def test_a_start_asks_slurm_about_the_nodes_of_the_last_one_alone(paths: RunPath
         before = len(job.questions)
         assert begin_with_nodes(finish, print) is None
         assert bool(lost) == (len(job.questions) > before)
+
+
+def test_an_end_that_was_recorded_meanwhile_is_not_charged_again(paths: RunPaths, job: FakeJob) -> None:
+    """The records may have been read before the newest one could be seen."""
+    write(paths, BEGAN, ROUND)
+    start = Start(paths, NEXT, "7", 2, local=False, srun_exit_code=0)
+    log = open_log(paths, "batch")
+    log.refresh()
+    write(paths, RunEnded(Decision.HELD, ExitCode.REQUEUE, "a budget is spent", None))
+    charge(log, start, Slurm(job.environ), print)
+    assert not [one for one in read_records(paths) if isinstance(one.entry, Requeued)]
+
+
+def test_an_end_that_a_killed_start_has_recorded_counts(paths: RunPaths, job: FakeJob) -> None:
+    """That start had compared it with no budget; the next one does, whatever it finds itself."""
+    write(paths, BEGAN, ROUND, Requeued(FIRST, Cause.PREEMPTION))
+    ended, _ = begin(paths, job, 2, RequeueBudgets(max_preemptions=0))
+    assert ended is not None
+    ending = read_state(paths).ending
+    assert ending is not None
+    assert (Decision.HELD, Budget.PREEMPTIONS) == (ending.decision, ending.budget)
+
+
+def test_a_killed_start_hides_no_starts_that_saved_nothing(paths: RunPaths, job: FakeJob) -> None:
+    """Workers ran in two starts; the third was killed before it could begin."""
+    told = (ASKED, StopAgreed(1, 4))
+    write(paths, BEGAN, ROUND, *told, Requeued(FIRST, Cause.PREEMPTION))
+    write(paths, BEGAN._replace(epoch=NEXT), round_of(NEXT, 2), Requeued(NEXT, Cause.PREEMPTION))
+    ended, _ = begin(paths, job, 3, RequeueBudgets(max_starts_without_save=2))
+    assert ended is not None
+    ending = read_state(paths).ending
+    assert ending is not None
+    assert Budget.STARTS_WITHOUT_SAVE is ending.budget
 
 
 @pytest.mark.parametrize("is_held", [True, False])

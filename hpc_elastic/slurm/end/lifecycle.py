@@ -52,6 +52,7 @@ from hpc_elastic.record.journal import (
     RunEnded,
     SetupFailure,
 )
+from hpc_elastic.record.progress import Progress
 from hpc_elastic.record.state import RunState, apply, has_ended
 from hpc_elastic.record.why_left import USERS_WISH, Asker, asked_by, drain_cause, stopped, who_asked
 from hpc_elastic.slurm.client.job_standing import (
@@ -372,7 +373,7 @@ def _next_of_chain(chain: Chain, cause: Cause, why: str) -> Choice:
 def _spent(facts: Facts, cause: Cause, budgets: RequeueBudgets) -> Spent | None:
     """Return which budget one more requeue for a cause would exceed, None if none."""
     state = facts.counts
-    if in_vain := _saves_in_vain(facts, budgets):
+    if in_vain := _saves_in_vain(facts, budgets, state.progress):
         return Spent(in_vain, Budget.STARTS_WITHOUT_SAVE)
     if cause is Cause.LAUNCH_FAILURE and facts.local:
         return Spent("a local run is not started again after that")  # its user looks on and mends it sooner
@@ -409,7 +410,7 @@ def before_start(facts: Facts, budgets: RequeueBudgets) -> Choice | None:
         return None  # the agents tell so
     is_mine = facts.state.epoch.submission == facts.epoch.submission
     is_released = is_mine and facts.state.ending is not None  # such a run has a new budget
-    in_vain = "" if is_released else _saves_in_vain(facts, budgets)
+    in_vain = "" if is_released else _saves_in_vain(facts, budgets, facts.counts.progress.of_last())
     facts = facts._replace(state=_now(facts))
     if is_released and facts.is_task:  # its agents renew the budgets; Slurm counts the requeue of the hold
         return None
@@ -434,10 +435,10 @@ def _exceeded(facts: Facts, budgets: RequeueBudgets) -> tuple[Cause, Spent] | No
     return Cause.REQUEUE, Spent(f"{most} is spent", Budget.REQUEUES)
 
 
-def _saves_in_vain(facts: Facts, budgets: RequeueBudgets) -> str:
+def _saves_in_vain(facts: Facts, budgets: RequeueBudgets, progress: Progress) -> str:
     """Return that starts in a row have saved nothing, so many that there is no further one; else nothing."""
     limit = budgets.max_starts_without_save
-    return in_vain_text(facts.counts.progress, facts.saved, limit, of_starts=not facts.is_task)
+    return in_vain_text(progress, facts.saved, limit, of_starts=not facts.is_task)
 
 
 def _hold(spent: Spent, facts: Facts, budgets: RequeueBudgets, cause: Cause) -> Choice:

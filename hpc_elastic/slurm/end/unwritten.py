@@ -5,6 +5,8 @@ The next start finds that out, and charges the end to its cause before it begins
 
     Slurm's accounting names the cause            -> that
     Slurm has named it in the batch log           -> that
+    Slurm's accounting has it as REQUEUED, and the
+      agents knew no reason for their signal      -> a requeue by hand
     agents had been asked to leave                -> the cause of that
     the log is there, without any such word       -> the batch host was lost: Slurm tells all others there
     Slurm's accounting has it as REQUEUED         -> a requeue by hand
@@ -21,6 +23,7 @@ from collections.abc import Iterable, Sequence
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.array_task import TaskStart, start_of
 from hpc_elastic.record.journal import (
+    Answer,
     Cause,
     Entry,
     Epoch,
@@ -137,16 +140,27 @@ def _cause(state: RunState | None, row: PastStart | None, log: str) -> tuple[Cau
         return by_slurm, f"Slurm has it as {row.state}", is_silent
     if said is not None:
         return said, "Slurm has said so in the batch log", False
-    if asked is not None:
+    by_hand = row is not None and row.state == _BY_HAND
+    if asked is not None and not (by_hand and state is not None and _is_guess(state)):
         return asked, "its agents had been asked to leave", False
+    if by_hand:
+        return Cause.REQUEUE, f"Slurm has it as {_BY_HAND}", False
     if is_silent and row is None:
         return Cause.NODE_LOSS, _SILENT, True
-    if row is not None and row.state == _BY_HAND:
-        return Cause.REQUEUE, f"Slurm has it as {row.state}", False
     return Cause.UNKNOWN, NOT_KNOWN, False
 
 
-def entries_of(found: Iterable[Unwritten], state: RunState, epoch: Epoch, job_id: str) -> list[Entry]:
+def _is_guess(state: RunState) -> bool:
+    """Tell whether agents have left for a signal whose reason Slurm had not told them."""
+    asked = state.drained or state.drain
+    if asked is None or asked.cause is not Cause.PREEMPTION or not asked.asked.signal:
+        return False
+    return asked.asked.answer not in (Answer.CONFIRMS, Answer.DENIES)
+
+
+def entries_of(
+    found: Iterable[Unwritten], state: RunState, epoch: Epoch, job_id: str
+) -> list[EpochStarted | Requeued]:
     """Return the records of the ends of earlier starts of a job.
 
     Args:
@@ -155,7 +169,7 @@ def entries_of(found: Iterable[Unwritten], state: RunState, epoch: Epoch, job_id
         epoch: of the start that has found them.
         job_id: its job.
     """
-    made: list[Entry] = []
+    made: list[EpochStarted | Requeued] = []
     for one in found:
         mine = Epoch(epoch.submission, epoch.link, one.restart, 0)
         if state.epoch.script == mine.script:
