@@ -36,10 +36,11 @@ begin_job() {
 # by that. Where this cannot be run the job begins, and those ends stay uncounted once its agents have begun.
 begin_again() {
   local said code
-  trap '' "${signals[@]}"
-  said=$("${elastic[@]}" finish "${finish[@]}" --begins)
-  code=$?
-  listen
+  for _ in 1 2; do  # a signal may come in the moment before it is ignored there
+    said=$(trap '' "${signals[@]}" && exec "${elastic[@]}" finish "${finish[@]}" --begins)
+    code=$?
+    [ "$code" -gt 128 ] || break
+  done
   [ "$(number_of "$said")" != 0 ] || exit "$code"
 }
 

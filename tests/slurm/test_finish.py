@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import HpcElasticError, RunDirError, TakenOverError
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import MarkName, write_mark
 from hpc_elastic.record.journal import (
@@ -464,3 +465,51 @@ def test_a_directory_of_other_files_is_not_the_runs(tmp_path: Path, job: FakeJob
     assert str(elsewhere) not in error.fix  # no advice to begin the run in there
     (elsewhere / "journal").mkdir()  # of a run whose identity was removed
     assert not isinstance(look(FastClock()), TakenOverError)
+
+
+class PreemptingClock(FastClock):
+    """A clock in whose pause Slurm does something to a job.
+
+    Args:
+        job: the job.
+        fields: of it, from then on.
+    """
+
+    def __init__(self, job: FakeJob, **fields: str) -> None:
+        super().__init__()
+        self._job = job
+        self._fields = fields
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass [s]."""
+        super().sleep(seconds)
+        self._job.set(**self._fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "requeues"),
+    [({"PreemptTime": "2026-11-21T07:59:00"}, ["scontrol requeue 7"]), ({"JobState": "COMPLETING"}, [])],
+    ids=["in a grace", "cancelled"],
+)
+def test_a_job_that_slurm_ends_before_its_agents_are_started_again_is_seen(
+    paths: RunPaths, job: FakeJob, fields: dict[str, str], requeues: list[str]
+) -> None:
+    """The pause before another srun is long enough for that, and its signal is ignored meanwhile."""
+    write(paths, STARTED, ROUND)
+    ended, _ = finish(paths, job, srun_exit_code=137, clock=PreemptingClock(job, **fields))
+    assert ExitCode.RELAUNCH != ended.code
+    assert requeues == job.calls
+    assert Note in kinds(paths)
+
+
+def test_agents_are_started_again_where_slurm_is_silent_by_then(paths: RunPaths, job: FakeJob) -> None:
+    """It has answered some seconds before."""
+    write(paths, STARTED, ROUND)
+
+    class Silent(FastClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            job.fail(show=99)
+
+    ended, _ = finish(paths, job, srun_exit_code=137, clock=Silent())
+    assert (ExitCode.RELAUNCH, 2) == (ended.code, ended.nodes)

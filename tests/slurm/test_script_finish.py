@@ -59,6 +59,20 @@ def test_a_further_start_begins_unless_a_budget_is_spent(
     assert sruns == len(node.lines("sruns"))
 
 
+def test_a_sigterm_while_earlier_ends_are_counted_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not end finish, and no agent is started after it: finish asks Slurm what it means."""
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    node = make_node(tmp_path)
+    (node.home / "term-while-finishing").touch()
+    assert 75 == node.run([("", 0), ("", 75)])
+    assert [] == node.lines("sruns")
+    begins, finish = node.lines("calls")
+    assert "--begins" in begins["words"]
+    assert "--srun-exit-code=1" in finish["words"]
+
+
 def test_words_of_a_container_are_no_answer_of_finish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from hpc_elastic import ids
 from hpc_elastic.clock import Clock, date_text
@@ -123,7 +124,7 @@ class Finish:
         records = [*self.log.records]
         if self.start.task is None and not self.start.is_submitted:
             self.start = with_own_submission(self.start, records, state, self._is_active)
-        facts = (self._job_facts if self.start.task is None else self._task_facts)(state, records)
+        facts = self.facts(state, records)
         choice = lifecycle.decide(facts, self.budgets)
         if isinstance(choice, Requeue | Resubmit | Leave):
             self._tell_of_saves(facts, records, goes_on=not isinstance(choice, Leave))
@@ -149,7 +150,7 @@ class Finish:
         state, records = self.log.state, [*self.log.records]
         if lifecycle.before_start(self._known_facts(state, records), self.budgets) is None:
             return None  # Slurm, which may be away, is asked only for an end
-        facts = (self._job_facts if self.start.task is None else self._task_facts)(state, records)
+        facts = self.facts(state, records)
         choice = lifecycle.before_start(facts, self.budgets)
         if choice is None:
             return None
@@ -182,6 +183,15 @@ class Finish:
             self.say(text)
 
     # facts
+
+    def facts(self, state: RunState, records: list[Record]) -> Facts:
+        """Return all facts, with Slurm's.
+
+        Args:
+            state: the run.
+            records: the journal.
+        """
+        return (self._job_facts if self.start.task is None else self._task_facts)(state, records)
 
     def _facts(self, state: RunState, epoch: Epoch, records: list[Record]) -> Facts:
         """Return the facts without Slurm's.
@@ -387,9 +397,9 @@ class _Doing:
                 return self._ended(self._end_as(code, record))
             case Leave():
                 return self._leave(choice)
-            case Relaunch(nodes, why):
-                self._note_down(why, insists=True)
-                return self._relaunch(nodes)
+            case Relaunch():
+                self._note_down(choice.why, insists=True)
+                return self._relaunch(choice)
             case Requeue() | Resubmit():
                 return self._go_on(choice)
             case _:
@@ -501,11 +511,23 @@ class _Doing:
             self._note_down(f"{choice.why}; {look_first(self._start)}")
         return self._ended(choice.code)
 
-    def _relaunch(self, nodes: int) -> Ended:
-        """Ask for another srun, after a pause that doubles each time."""
+    def _relaunch(self, choice: Relaunch) -> Ended:
+        """Ask for another srun, after a pause that doubles each time; Slurm may end the job meanwhile."""
         if not self._start.local:
             self._finish.clock.sleep(_RELAUNCH_PAUSE_S * 2**self._start.epoch.relaunch)
-        return Ended(ExitCode.RELAUNCH, nodes, self._log.state)
+            now = self._now()
+            if not isinstance(now, Relaunch):
+                return self.do(now)
+            choice = now
+        return Ended(ExitCode.RELAUNCH, choice.nodes, self._log.state)
+
+    def _now(self) -> Choice:
+        """Choose once more, by Slurm's facts of now; without an answer those before hold."""
+        finish = self._finish
+        with suppress(*_SLURM):
+            look(finish.slurm, self._start.job_ref)
+            self._facts = finish.facts(finish.patiently(self._log.refresh), [*self._log.records])
+        return lifecycle.decide(self._facts, finish.budgets)
 
     def _hand_back(self) -> HandBack:
         return HandBack(self._finish.slurm, self._start.job_ref, self._start.restarts, self._finish.clock)
