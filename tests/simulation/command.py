@@ -13,16 +13,21 @@ from functools import partial
 from typing import NamedTuple
 
 from tests.simulation.broken import BrokenError
+from tests.simulation.endings.mutations import ENDING_MUTATIONS
+from tests.simulation.endings.scenario import ENDINGS
 from tests.simulation.exhaustive import plays, search
-from tests.simulation.mutations import table
-from tests.simulation.worlds import WORLDS, Failure, mixed, simulate
+from tests.simulation.mutations import MUTATIONS, table
+from tests.simulation.worlds import WORLDS, Failure, mixed, of_endings, simulate
 
 DESCRIPTION = """\
-Run the real rendezvous in simulated worlds: many schedules, each with its faults from a seed. The exit
-code is 1 if something did not hold; the first failing schedule tells its story and how to replay it.
+Run the real rendezvous, or the real ends of starts, in simulated worlds: many schedules, each with its
+faults from a seed. The exit code is 1 if something did not hold; the first failing schedule tells its story
+and how to replay it.
 """
 BATCH = 100  # schedules a process does before it reports
 PROGRESS_S = 30.0
+MIXED, ALL_ENDINGS = "mixed", "all endings"  # in place of one kind of world
+WORLD_NAMES = (MIXED, *WORLDS, ALL_ENDINGS, *ENDINGS)
 
 
 class Options(NamedTuple):
@@ -50,7 +55,8 @@ def main(argv: list[str]) -> int:
     """Do what the arguments say and return the exit code."""
     options = Options(**vars(_parser().parse_args(argv)))
     if options.mutations:
-        text, complete = table(max(options.schedules, 1000))
+        mutations = ENDING_MUTATIONS if options.world == ALL_ENDINGS else MUTATIONS
+        text, complete = table(mutations, max(options.schedules, 1000))
         print(text)
         return 0 if complete else 1
     if options.exhaustive is not None:
@@ -65,11 +71,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--schedules", type=int, default=1000, metavar="N", help="how many (default: 1000)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default: 1)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="the first seed (default: 0)")
-    parser.add_argument("--world", choices=["mixed", *WORLDS], default="mixed", help="kind of world")
+    parser.add_argument("--world", choices=WORLD_NAMES, default=MIXED, help="kind of world")
     parser.add_argument("--replay", type=int, metavar="SEED", help="run one schedule and tell everything")
     parser.add_argument("--exhaustive", type=int, choices=(2, 3), help="search all interleavings of N nodes")
     parser.add_argument("--mutations", action="store_true", help="see which faults in the code are noticed")
     return parser
+
+
+def _world(seed: int, name: str) -> str:
+    """Return the kind of world for a seed, where the name stands for several."""
+    if name == ALL_ENDINGS:
+        return of_endings(seed)
+    return mixed(seed) if name == MIXED else name
 
 
 def _exhaust(nodes: int) -> int:
@@ -86,7 +99,7 @@ def _exhaust(nodes: int) -> int:
 
 def _replay(seed: int, world: str) -> int:
     try:
-        scenario = simulate(seed, mixed(seed) if world == "mixed" else world, is_verbose=True)
+        scenario = simulate(seed, _world(seed, world), is_verbose=True)
     except Failure as failure:
         print(failure)
         return 1
@@ -139,7 +152,7 @@ def run_batch(first: int, number: int, world: str) -> Batch:
     failure = ""
     for seed in range(first, first + number):
         try:
-            scenario = simulate(seed, mixed(seed) if world == "mixed" else world)
+            scenario = simulate(seed, _world(seed, world))
         except Failure as error:
             failure = str(error)
             number = seed - first + 1

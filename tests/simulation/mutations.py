@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -277,7 +277,7 @@ def _function(where: str) -> FunctionType:
     found: Any = importlib.import_module(module)
     for name in path.split("."):
         found = vars(found)[name]
-    found = getattr(found, "func", found)  # of a cached property
+    found = getattr(found, "func", getattr(found, "fget", found))  # of a cached property, or another one
     assert isinstance(found, FunctionType), f"{where} is no function"
     return found
 
@@ -291,7 +291,7 @@ def _code(function: FunctionType, change: Change) -> Any:
     names: dict[str, Any] = dict(function.__globals__)
     exec(compile(text, f"<mutated {change.where}>", "exec"), names)  # noqa: S102 - the mutation itself
     changed = names[function.__name__]
-    return getattr(changed, "func", changed).__code__
+    return getattr(changed, "func", getattr(changed, "fget", changed)).__code__
 
 
 def catch(mutation: Mutation, seeds: int) -> Catch | None:
@@ -325,15 +325,15 @@ def _simulate(seed: int, world: str) -> Catch | None:
     try:
         simulate(seed, world)
     except Failure as failure:
-        return Catch(failure.promise, f"world {world}, seed {seed}", f"--world {world} --replay {seed}")
+        return Catch(failure.promise, f"world {world}, seed {seed}", f"--world '{world}' --replay {seed}")
     return None
 
 
-def table(seeds: int) -> tuple[str, bool]:
-    """Return the mutations and what caught them as a Markdown table, and whether all were caught."""
+def table(mutations: Iterable[Mutation], seeds: int) -> tuple[str, bool]:
+    """Return mutations and what caught them as a Markdown table, and whether all were caught."""
     rows = ["| mutation of the real code | broken promise | found by |", "|---|---|---|"]
     complete = True
-    for mutation in MUTATIONS:
+    for mutation in mutations:
         caught = catch(mutation, seeds)
         complete = complete and caught is not None
         promise, how = (caught.promise, caught.how) if caught else ("**none**", f"not in {seeds} seeds")

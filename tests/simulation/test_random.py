@@ -93,7 +93,8 @@ def test_nothing_depends_on_wall_clocks() -> None:
 
 def test_a_calm_world_needs_one_round() -> None:
     """Without faults there is one round with everybody in it, and no restart."""
-    scenario = simulate(1, "calm")
+    scenario = Scenario(1, WORLDS["calm"])
+    scenario.run()
     rounds = scenario.invariants.account.rounds
     assert [4] == [len(formed.members) for formed in rounds.values()]
     assert 1 == scenario.world.counts["starts of the job"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.array import ArrayScenario
+from tests.simulation.endings.scenario import ENDINGS, Endings
 from tests.simulation.faults import USUAL
 from tests.simulation.mount import Weather
 from tests.simulation.scenario import Chances, Scenario
@@ -95,19 +96,30 @@ def mixed(seed: int) -> str:
     return _MIX[seed % len(_MIX)]
 
 
-def simulate(seed: int, world: str, *, is_verbose: bool = False) -> Scenario:
+def of_endings(seed: int) -> str:
+    """Return the kind of world of endings that a seed stands for."""
+    return list(ENDINGS)[seed % len(ENDINGS)]
+
+
+def simulate(seed: int, world: str, *, is_verbose: bool = False) -> Scenario | Endings:
     """Run one schedule of a kind of world.
 
     Raises:
         AssertionError: something did not hold; the text tells the story and how to replay it.
     """
-    kind = ArrayScenario if world in ARRAYS else Scenario
-    scenario = kind(seed, WORLDS[world], is_verbose=is_verbose)
+    scenario = _scenario(seed, world, is_verbose=is_verbose)
     try:
         scenario.run()
     except Exception as error:
         raise Failure(seed, world, scenario, error) from error
     return scenario
+
+
+def _scenario(seed: int, world: str, *, is_verbose: bool) -> Scenario | Endings:
+    if world in ENDINGS:
+        return Endings(seed, ENDINGS[world], is_verbose=is_verbose)
+    kind = ArrayScenario if world in ARRAYS else Scenario
+    return kind(seed, WORLDS[world], is_verbose=is_verbose)
 
 
 class Failure(AssertionError):  # noqa: N818 - what is reported, not only raised
@@ -120,7 +132,7 @@ class Failure(AssertionError):  # noqa: N818 - what is reported, not only raised
         error: what was raised.
     """
 
-    def __init__(self, seed: int, world: str, scenario: Scenario, error: Exception) -> None:
+    def __init__(self, seed: int, world: str, scenario: Scenario | Endings, error: Exception) -> None:
         self.promise = getattr(error, "promise", type(error).__name__)
         self.seed = seed
         self.world = world

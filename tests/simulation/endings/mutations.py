@@ -1,0 +1,190 @@
+"""Faults of the ends of starts, put into the real code: each must be noticed.
+
+The first ones were in the code before; the others show that each promise can fail.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.mutations import Change, Mutation
+
+_BEGIN = "hpc_elastic.slurm.end.begin"
+_FINISH = "hpc_elastic.slurm.end.finish"
+_LIFECYCLE = "hpc_elastic.slurm.end.lifecycle"
+_CHOICES = "hpc_elastic.slurm.end.choices"
+_UNWRITTEN = "hpc_elastic.slurm.end.unwritten"
+_STATE = "hpc_elastic.record.state"
+_MIXED = ("endings losses", "endings preempted", "endings")
+
+ENDING_MUTATIONS = (
+    Mutation(
+        "ends that nobody has recorded are not counted",
+        (Change(f"{_BEGIN}:charge", "if start.local or not (", "if True or not ("),),
+        _MIXED,
+    ),
+    Mutation(
+        "a start begins though its budget is exceeded",
+        (Change(f"{_LIFECYCLE}:before_start", "if has_ended(facts.state) or", "if True or"),),
+        _MIXED,
+    ),
+    Mutation(
+        "finish of a second job acts on the run",
+        (Change(f"{_LIFECYCLE}:_settled", "if facts.other_job and", "if False and"),),
+        ("endings second job",),
+    ),
+    Mutation(
+        "a second job may begin a start of the run",
+        (
+            Change(f"{_STATE}:_epoch", "if is_whole and other_job(", "if False and other_job("),
+            Change(
+                "hpc_elastic.meet.rules:refuse_stranger",
+                "if other and",
+                "if state.epoch == epoch and other and",
+            ),
+        ),
+        ("endings second job",),
+    ),
+    Mutation(
+        "a second job charges the ends of its own starts",
+        (
+            Change(
+                f"{_BEGIN}:charge", "if other_job(log.state, start.epoch, start.job_ref) or", "if False or"
+            ),
+        ),
+        ("endings second job",),
+    ),
+    Mutation(
+        "Slurm may requeue a job that is to have one start",
+        (Change("hpc_elastic.slurm.job.spec:_Rules.requeues", " and self.max_requeues != 0", ""),),
+        ("endings losses", "endings preempted"),
+    ),
+    Mutation(
+        "agents are started again in a grace",
+        (Change(f"{_LIFECYCLE}:_without_word", "facts.job is not None and facts.job.warned", "False"),),
+        ("endings grace", "endings preempted"),
+    ),
+    Mutation(
+        "a grace that begins before agents are started again is not seen",
+        (Change(f"{_FINISH}:_Doing._relaunch", "now = self._now()", "now = choice"),),
+        ("endings grace", "endings preempted"),
+    ),
+    Mutation(
+        "a job whose script was killed is left alone",
+        (
+            Change(
+                "hpc_elastic.slurm.client.job_standing:_why_it_ends",
+                "if job.reason.startswith(_RAISED):",
+                "if False:",
+            ),
+        ),
+        ("endings script",),
+    ),
+    Mutation(
+        "a start that has a record is charged again",
+        (
+            Change(f"{_UNWRITTEN}:of_job", "known.restart + is_recorded", "known.restart"),
+            Change(f"{_STATE}:_requeued", "if state.requeued or", "if"),
+        ),
+        _MIXED,
+    ),
+    Mutation(
+        "the words of Slurm in the log are those of any start",
+        (Change(f"{_UNWRITTEN}:part_of", "if int(mark[1]) > restart:", "if False:"),),
+        ("endings preempted", "endings"),
+    ),
+    Mutation(
+        "accounting is not asked",
+        (Change(f"{_BEGIN}:_told", "rows = slurm.past_starts(start.job_ref)", "rows = []"),),
+        _MIXED,
+    ),
+    Mutation(
+        "accounting is believed though the last start is not in it",
+        (
+            Change(f"{_BEGIN}:_told", "if len(rows) in (restarts, restarts + 1) else ()", ""),
+            Change(
+                f"{_UNWRITTEN}:_end",
+                "accounted[epoch.restart] if epoch.restart < len(told.accounted)",
+                "accounted[-1] if told.accounted",
+            ),
+        ),
+        _MIXED,
+    ),
+    Mutation(
+        "a requeue by hand is taken for a preemption",
+        (
+            Change(
+                f"{_UNWRITTEN}:_is_guess",
+                "return asked.asked.answer not in",
+                "return False and asked.asked.answer not in",
+            ),
+        ),
+        ("endings preempted",),
+    ),
+    Mutation(
+        "a budget allows one more",
+        (
+            Change(
+                f"{_LIFECYCLE}:_spent", "_used(facts, cause) > bound[0]", "_used(facts, cause) > bound[0] + 1"
+            ),
+            Change(
+                f"{_LIFECYCLE}:before_start",
+                "state.used(cause) > bound[0]",
+                "state.used(cause) > bound[0] + 1",
+            ),
+        ),
+        _MIXED,
+    ),
+    Mutation(
+        "a budget allows one less",
+        (
+            Change(
+                f"{_LIFECYCLE}:_spent", "_used(facts, cause) > bound[0]", "_used(facts, cause) >= bound[0]"
+            ),
+        ),
+        _MIXED,
+    ),
+    Mutation(
+        "one requeue more than max_requeues",
+        (
+            Change(f"{_LIFECYCLE}:_spent", "state.requeues >= budgets", "state.requeues > budgets"),
+            Change(f"{_LIFECYCLE}:before_start", "state.requeues > most", "state.requeues > most + 1"),
+        ),
+        _MIXED,
+    ),
+    Mutation(
+        "a released run has its old budget until its agents come",
+        (Change(f"{_CHOICES}:Facts.counts", "self.is_task or", "True or"),),
+        ("endings preempted", "endings"),
+    ),
+    Mutation(
+        "an end that a killed start has recorded is compared with no budget",
+        (Change(f"{_LIFECYCLE}:before_start", "if facts.is_task else _BOUNDED", ""),),
+        ("endings in finish",),
+    ),
+    Mutation(
+        "starts that saved nothing are not compared as the next one begins",
+        (Change(f"{_LIFECYCLE}:before_start", 'if charged else ""', 'if False else ""'),),
+        _MIXED,
+    ),
+    Mutation(
+        "a start without workers hides that nothing was saved before",
+        (
+            Change(
+                "hpc_elastic.record.progress:Progress.of_last",
+                "if self.began is None else self",
+                "if False else self",
+            ),
+        ),
+        ("endings in finish",),
+    ),
+    Mutation(
+        "a job that its user takes away is brought back",
+        (
+            Change(
+                "hpc_elastic.slurm.client.job_standing:_why_it_ends",
+                "if is_silent else Standing.ENDING",
+                "if False else Standing.SCRIPT_DIED",
+            ),
+        ),
+        ("endings", "endings rough"),
+    ),
+)

@@ -1,0 +1,66 @@
+"""The files of the run that is simulated: the real code reads log, checkpoints and identity there.
+
+One directory serves all schedules of a process; each begins with it empty. The journal is not in it: that is
+the simulated store.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from functools import cache
+
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.checkpoints import MarkName, write_mark
+
+RUN_ID = "simulated"
+_MEMORY = "/dev/shm"
+
+
+class Place:
+    """The run directory of a schedule, empty at first."""
+
+    def __init__(self) -> None:
+        self.paths = _paths(os.getpid())
+        self._logs: set[str] = set()
+        self.clear()
+
+    def clear(self) -> None:
+        """Take all away that a schedule has left."""
+        for name in os.listdir(self.paths.root):
+            if name.endswith(".out"):
+                os.unlink(os.path.join(self.paths.root, name))
+        for name in os.listdir(self.paths.checkpoints):
+            os.unlink(os.path.join(self.paths.checkpoints, name))
+
+    def write(self, job_ref: str, line: str) -> None:
+        """Add a line to the batch log of a job."""
+        with open(self._log(job_ref), "a") as file:
+            file.write(f"{line}\n")
+
+    def lose_log(self, job_ref: str) -> None:
+        """Take the batch log of a job away."""
+        if os.path.exists(self._log(job_ref)):
+            os.unlink(self._log(job_ref))
+
+    def _log(self, job_ref: str) -> str:
+        return self.paths.batch_log.replace("%j", job_ref)
+
+    def save(self, step: int) -> None:
+        """Mark a checkpoint of one rank as durable."""
+        write_mark(self.paths, MarkName(step, 1, 0, 1), None, 1)
+
+
+@cache
+def _paths(_process: int) -> RunPaths:
+    above = tempfile.mkdtemp(dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
+    atexit.register(shutil.rmtree, above, ignore_errors=True)
+    paths = RunPaths(os.path.join(above, "run"))
+    for directory in paths.directories():
+        os.makedirs(directory, mode=0o700)
+    os.chmod(paths.root, 0o700)
+    with open(paths.identity, "w") as file:
+        file.write(f'{{"format": 1, "run_id": "{RUN_ID}"}}')
+    return paths

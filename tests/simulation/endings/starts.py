@@ -1,0 +1,431 @@
+"""One start of a job: its batch script, with the real `finish`, and its agents.
+
+The script goes through the lines of `sbatch_templates/elastic.sbatch` and `batch.sh`, which are in bash. The
+agents write the records of the real ones, and leave to the real code who may begin, and what Slurm has meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from hpc_elastic.errors import HpcElasticError, RunDirError, StoreError
+from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.meet.rules import MeetingSettings, refuse_stranger, sizes_text
+from hpc_elastic.record.checkpoints import newest_step
+from hpc_elastic.record.journal import (
+    Asked,
+    Budget,
+    Cause,
+    Decision,
+    Drained,
+    DrainExplained,
+    DrainRequested,
+    Entry,
+    Epoch,
+    EpochStarted,
+    MarkedCheckpoint,
+    Member,
+    Role,
+    RoundEnded,
+    RoundFormed,
+    RunEnded,
+    SetupFailure,
+    StopAgreed,
+    Then,
+)
+from hpc_elastic.record.progress import BEGINNING
+from hpc_elastic.record.run_log import RunLog
+from hpc_elastic.record.state import RunState, has_ended
+from hpc_elastic.slurm.client import deadlines
+from hpc_elastic.slurm.client.commands import look
+from hpc_elastic.slurm.client.job_standing import Standing, standing
+from hpc_elastic.slurm.end.finish import Finish
+from hpc_elastic.slurm.end.unwritten import mark_text
+from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
+from tests.simulation.endings.controller import Job, SimulatedSlurm
+from tests.simulation.endings.place import RUN_ID
+from tests.simulation.lock import SimulatedLock
+from tests.simulation.mount import Mount, Weather
+from tests.simulation.world import Node
+
+if TYPE_CHECKING:
+    from tests.simulation.endings.scenario import Endings
+
+CALM = Weather()
+_POLL_S = 0.5
+_LEASE_S = 3.0  # until the loss of a node is recorded [s]
+_KILLED, _TERMINATED = 137, 143  # exit codes of srun
+_RELAUNCHES = 4
+_WORK_S = (20.0, 40.0)  # after which the run is done
+
+
+class JobStart:
+    """The processes of one start of a job.
+
+    Args:
+        run: the schedule.
+        job: the job.
+        submission: number of its submission.
+
+    Attributes:
+        causes: what has ended it, or may have; the simulation knows that.
+        began_from: step that its workers began from; None: none have run.
+        is_disturbed: somebody was killed or refused who would have had the job go on.
+        ends_in: called when `finish` begins in it.
+    """
+
+    def __init__(self, run: Endings, job: Job, submission: int) -> None:
+        self.run = run
+        self.job = job
+        self.restart = job.restarts
+        self.submission = submission
+        self.causes: set[Cause] = set()
+        self.began_from: int | None = None
+        self.is_disturbed = False
+        self.held = False  # the run was held as it ended
+        self.held_for: Budget | None = None
+        self.is_seen_held = False
+        self.was_signalled = False  # some time
+        self.bad_line = False
+        self.lost_node = ""  # one that its agents are to notice
+        self.crashes = False  # a worker fails for good
+        self.succeeds = False
+        self.on_finish: Callable[[JobStart], None] = lambda _start: None
+        self._heard = False
+        self._ignores = False  # signals, in the script
+        self._listens = False  # the agents have their handlers
+        self._signalled = False
+        self._agents_code = 0
+        self.script = run.world.new_node(f"{job.ref}.{self.restart}")
+        self.agents: Node | None = None
+
+    @property
+    def name(self) -> str:
+        """Job and restart count."""
+        return f"job {self.job.ref}, start {self.restart}"
+
+    @property
+    def is_current(self) -> bool:
+        """Whether Slurm has not put the job back since."""
+        return self.job.processes is self and self.job.restarts == self.restart
+
+    # hooks of the controller
+
+    def begin(self) -> None:
+        """Start the batch script."""
+        self.script.start(self._script)
+
+    def signal(self) -> None:
+        """Send SIGTERM to the script and the agents."""
+        self.was_signalled = True
+        if not self._ignores:
+            self._heard = True
+        if self.agents is not None and not self.agents.is_over:
+            self._signalled = True
+            if not self._listens:
+                self._agents_code = _TERMINATED
+                self.agents.kill()
+
+    def kill(self) -> None:
+        """Kill script and agents."""
+        for node in (self.script, self.agents):
+            if node is not None and not node.is_over:
+                self.is_disturbed = True
+                node.kill()
+
+    def kill_agents(self) -> bool:
+        """Kill the agents alone; return whether there are any."""
+        if self.agents is None or self.agents.is_over:
+            return False
+        self._agents_code = _KILLED
+        self.agents.kill()
+        return True
+
+    def kill_script(self) -> None:
+        """Kill the script alone, and what it runs; without agents that listen nobody is left."""
+        self.is_disturbed |= self.agents is None or self.agents.is_over or not self._listens
+        self.script.kill()
+
+    # the batch script
+
+    def _script(self) -> None:
+        self.run.controller.script_exits(self.job, self, self._run_script())
+
+    def _run_script(self) -> int:
+        world = self.run.world
+        if self.restart:
+            ended = self._begin_again()
+            if ended is not None:
+                return ended.code
+        self.script.wait(world.random.uniform(0.0, 1.0))
+        if self.bad_line:
+            return self._finish(0, 0, SetupFailure("module load x", "setup", 1)).code
+        return self._run_sruns()
+
+    def _run_sruns(self) -> int:
+        nodes = len(self.job.nodes)
+        for relaunch in range(_RELAUNCHES):
+            code = 1 if self._heard else self._srun(relaunch)
+            ended = self._finish(code, relaunch)
+            if ended.code != ExitCode.RELAUNCH:
+                return ended.code
+            assert ended.nodes <= nodes
+            self._heard = False
+        return int(ExitCode.RELAUNCH)  # finish asks for no more than that
+
+    def _begin_again(self) -> Ended | None:
+        self.run.place.write(
+            self.job.ref, f"[12:00:00] hpc_elastic finish: {mark_text(self.restart, 'job', self.job.ref)}"
+        )
+        self.on_finish(self)
+        try:
+            ended = self._finish_of(self.script, Epoch(self.submission, 0, self.restart, 0), 0).begin()
+        except HpcElasticError as error:
+            self.run.world.tell(f"{self.name}: earlier starts are not looked at: {error}")
+            ended = None
+        return ended
+
+    def _finish(self, code: int, relaunch: int, failure: SetupFailure | None = None) -> Ended:
+        self._ignores = True
+        self.on_finish(self)
+        epoch = Epoch(self.submission, 0, self.restart, relaunch)
+        self.run.world.tell(f"{self.name}: srun {relaunch} ends with {code}")
+        finish = self._finish_of(self.script, epoch, code, failure)
+        ended = finish.run()
+        self._ignores = False
+        return ended
+
+    def _finish_of(self, node: Node, epoch: Epoch, code: int, failure: SetupFailure | None = None) -> Finish:
+        """Return the real thing, with the simulated store and Slurm.
+
+        Args:
+            node: where it runs.
+            epoch: of the start.
+            code: exit code of srun.
+            failure: of a line of the script.
+        """
+        run = self.run
+        start = Start(
+            run.place.paths,
+            epoch,
+            self.job.ref,
+            len(self.job.nodes),
+            local=False,
+            srun_exit_code=code,
+            is_submitted=True,
+            launch_failure=failure,
+            run_id=RUN_ID,
+            node_list=",".join(self.job.nodes),
+        )
+        finish = Finish(start, run.budgets, self._slurm(node), node, self._say)
+        finish.log = self._log(node, Role.SCRIPT, is_member=False)
+        return finish
+
+    def _say(self, text: str) -> None:
+        self.run.world.tell(f"{self.name}: ", text)
+
+    def _slurm(self, node: Node) -> SimulatedSlurm:
+        return SimulatedSlurm(
+            self.run.controller, node, lambda what, ref: self.run.truth.commanded(self, what, ref)
+        )
+
+    def _log(self, node: Node, role: Role, *, is_member: bool) -> RunLog:
+        mount = Mount(node, self.run.weather, self.run.truth.observer(self))
+        log = RunLog(mount, node, node.name, SimulatedLock(self.run.lock, node), role)
+        log.is_member = is_member
+        return log
+
+    def _srun(self, relaunch: int) -> int:
+        """Start the agents and wait for them; return their exit code."""
+        self.run.truth.agents_begin(self)
+        agents = self.run.world.new_node(f"{self.job.nodes[0]} ({self.name})")
+        self.agents, self._listens, self._signalled, self._agents_code = agents, False, False, 0
+        agents.start(lambda: self._agents(agents, relaunch))
+        while not agents.is_over:
+            self.script.wait(_POLL_S)
+        return self._agents_code
+
+    # the agents
+
+    def _agents(self, node: Node, relaunch: int) -> None:
+        node.wait(self.run.world.random.uniform(0.3, 2.0))  # until they have their handlers
+        self._listens = True
+        agents = Agents(self, node, relaunch)
+        try:
+            self._agents_code = agents.run()
+        except RunDirError as error:
+            self.run.world.tell(f"{self.name}: refused: {error.message}")
+            self._agents_code = ExitCode.USAGE
+
+    @property
+    def is_signalled(self) -> bool:
+        """Whether SIGTERM has come to agents that listen."""
+        return self._signalled
+
+
+class Agents:
+    """The agents of one srun, as far as endings are concerned: one program in place of one for each node.
+
+    Args:
+        start: the start of the job that they belong to.
+        node: where they run.
+        relaunch: how often srun was started before in it.
+    """
+
+    def __init__(self, start: JobStart, node: Node, relaunch: int) -> None:
+        self.start = start
+        self.node = node
+        self.epoch = Epoch(start.submission, 0, start.restart, relaunch)
+        self.log = start._log(node, Role.AGENT, is_member=True)
+        nodes = len(start.job.nodes)
+        self.settings = MeetingSettings(min_nodes=nodes, max_nodes=nodes)
+        self._dice = start.run.world.random
+
+    def run(self) -> int:
+        """Meet, work, and leave; return the exit code of srun.
+
+        Raises:
+            RunDirError: the run is another job's.
+        """
+        state = self._admitted(self._patiently(self.log.refresh))
+        if has_ended(state):
+            return state.ending.exit_code if state.ending is not None else ExitCode.FAILED
+        names = self.start.job.nodes
+        began = EpochStarted(self.epoch, self.start.job.ref, names, names[0], sizes_text(self.settings))
+        state = self._admitted(self._write(began))
+        if state.epoch != self.epoch or state.ending is not None:
+            return self._sent_away(state)
+        self.node.wait(self._dice.uniform(0.1, 1.0))
+        if self.start.is_signalled:
+            return self._drain(1)
+        return self._work(self._meet())
+
+    def _admitted(self, state: RunState) -> RunState:
+        refuse_stranger(state, self.epoch, self.start.job.ref, self.settings, "the run directory")
+        return state
+
+    def _sent_away(self, state: RunState) -> int:
+        if state.epoch > self.epoch:
+            return ExitCode.FENCED
+        return state.ending.exit_code if state.ending is not None else ExitCode.FENCED
+
+    def _write(self, entry: Entry) -> RunState:
+        return self._patiently(lambda: self.log.commit(lambda _state: entry))
+
+    def _patiently(self, act: Callable[[], RunState]) -> RunState:
+        while True:
+            try:
+                return act()
+            except StoreError:
+                self.node.wait(_POLL_S)
+
+    def _meet(self) -> RunState:
+        """Form a round from the newest checkpoint."""
+        step = newest_step(self.start.run.place.paths, BEGINNING)
+        mark = None if step == BEGINNING else MarkedCheckpoint(step, None)
+        names = self.start.job.nodes
+        members = tuple(Member(f"{name}.{self.start.restart}", name, 1) for name in names)
+        number = self.log.state.rounds + 1
+        return self._write(RoundFormed(number, self.epoch, members, names[0], 20_000, mark))
+
+    def _work(self, state: RunState) -> int:
+        """Train until there is a reason to stop."""
+        run, start = self.start.run, self.start
+        step = max(newest_step(run.place.paths, 0), 0)
+        next_save = self._dice.uniform(*run.saves_after_s) + run.world.now
+        done_at = run.world.now + self._dice.uniform(*_WORK_S)
+        is_first = True  # an agent that begins asks Slurm once whether the job is in a grace
+        while True:
+            self.node.wait(self._dice.uniform(0.3, 0.9))
+            state = self._patiently(self.log.refresh)
+            if state.epoch != self.epoch or state.ending is not None:
+                return self._sent_away(state)
+            step += 1
+            start.succeeds |= run.world.now >= done_at
+            if start.crashes or start.succeeds or start.lost_node:
+                return self._end_round()
+            if start.is_signalled or (is_first and self._is_in_grace()):
+                return self._drain(step)
+            is_first = False
+            if run.world.now >= next_save:
+                run.place.save(step)
+                run.world.tell(f"{start.name}: saved step {step}")
+                next_save = run.world.now + self._dice.uniform(*run.saves_after_s)
+
+    def _end_round(self) -> int:
+        """End by what has happened to the workers or to a node."""
+        if self.start.crashes:
+            self._write(RunEnded(Decision.FAILED, 1, "a worker failed", None, self.epoch))
+            return 1
+        if self.start.succeeds:
+            self._write(RunEnded(Decision.DONE, 0, "", None, self.epoch))
+            return 0
+        return self._lose(self.start.lost_node)
+
+    def _why(self) -> deadlines.Why | None:
+        """Ask Slurm why a signal has come; None: it does not answer."""
+        try:
+            fields = self.start._slurm(self.node).show_job(self.start.job.ref)
+        except HpcElasticError:
+            return None
+        return None if fields is None else deadlines.why(fields, self.start.restart, deadlines.Site())
+
+    def _is_in_grace(self) -> bool:
+        """Ask once whether the job is being preempted, as an agent that begins does."""
+        found = self._why()
+        return found is not None and found.cause is Cause.PREEMPTION
+
+    def _drain(self, step: int) -> int:
+        """Save and leave, as Slurm wants the nodes."""
+        node, run = self.start.job.nodes[0], self.start.run
+        asked = Asked("SIGTERM")
+        self._write(DrainRequested(Cause.PREEMPTION, node, Then.LEAVE, "", self.epoch, asked=asked))
+        found = self._why()
+        if found is not None:
+            cause = found.cause or Cause.PREEMPTION
+            self._write(DrainExplained(self.epoch, cause, found.words, found.left_s, found.answer))
+        running = self.log.state.running
+        if running is not None:
+            self._write(StopAgreed(running.number, step))
+        self.node.wait(self._dice.uniform(*run.save_takes_s))
+        if running is not None:
+            run.place.save(step)
+        saved = newest_step(run.place.paths, BEGINNING)
+        return self._leave(None if saved == BEGINNING else saved)
+
+    def _lose(self, name: str) -> int:
+        """Leave, as too few nodes are left."""
+        self.node.wait(_LEASE_S)
+        running = self.log.state.running
+        assert running is not None
+        self._write(RoundEnded(running.number, Cause.NODE_LOSS, (name,), None))
+        return self._leave(None)
+
+    def _leave(self, step: int | None) -> int:
+        cause = self.log.state.leave_cause or Cause.NODE_LOSS
+        asked = Asked() if self.log.state.drain is None else self.log.state.drain.asked
+        state = self._write(Drained(self.epoch, cause, step, "", asked=asked))
+        if state.epoch != self.epoch:
+            return ExitCode.FENCED
+        if self.start.script.is_killed:
+            self._in_place_of_the_script()
+        return ExitCode.REQUEUE
+
+    def _in_place_of_the_script(self) -> None:
+        """Finish the start where the batch script is gone, as `hpc_elastic.slurm.end.batch_host` does."""
+        slurm, ref = self.start._slurm(self.node), self.start.job.ref
+        stands = Standing.UNKNOWN
+        while stands is Standing.UNKNOWN or self.start.lost_node:
+            with suppress(HpcElasticError):
+                job = look(slurm, ref)
+                stands = standing(job, self.start.restart)
+                is_given_up = job is None or self.start.lost_node not in job.node_list.split(",")
+                if stands is not Standing.UNKNOWN and is_given_up:
+                    break
+            self.node.wait(1.0)
+        if stands in (Standing.SCRIPT_DIED, Standing.RUNNING):
+            finish = self.start._finish_of(self.node, self.epoch, 0)
+            finish.budgets = finish.budgets._replace(max_relaunch=0)
+            finish.run()
