@@ -8,11 +8,9 @@ from contextlib import suppress
 from hpc_elastic import ids
 from hpc_elastic.clock import Clock, date_text
 from hpc_elastic.errors import (
-    RunDirError,
     SlurmCommandError,
     SlurmNotFoundError,
     StoreError,
-    TakenOverError,
 )
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.meet.member_names import parse_name
@@ -36,7 +34,6 @@ from hpc_elastic.record.journal import (
     Then,
 )
 from hpc_elastic.record.progress import BEGINNING, trained
-from hpc_elastic.record.run_directory import require_run, require_same_run
 from hpc_elastic.record.run_log import RunLog, open_log
 from hpc_elastic.record.state import RunState, has_ended
 from hpc_elastic.slurm.client.commands import Slurm, look
@@ -64,8 +61,6 @@ from hpc_elastic.slurm.end.requeue import HandBack, HandedBack, RequeueOutcome, 
 from hpc_elastic.slurm.job.values import parse_nodes
 from hpc_elastic.slurm.run_jobs import job_start
 from hpc_elastic.slurm.run_jobs.job_start import (
-    FIRST_PAUSE_S,
-    GONE_PATIENCE_S,
     PATIENCE_S,
     Ended,
     Patience,
@@ -73,6 +68,7 @@ from hpc_elastic.slurm.run_jobs.job_start import (
     Start,
     is_full,
     look_first,
+    require_run_of,
     resume_command,
     to_go_on,
     with_own_submission,
@@ -320,51 +316,8 @@ class Finish:
     def _state(self) -> RunState:
         """Check that the run is there, and read its journal."""
         if self.start.task is None or self.start.is_submitted:
-            self._require_run()
+            require_run_of(self.start, self.clock, self.say)
         return self.log.refresh()
-
-    def _require_run(self) -> None:
-        """Check that the run is there; nothing that was lost is made again."""
-        give_up_at = self.clock.monotonic() + (0.0 if self.start.local else GONE_PATIENCE_S)
-        is_said = False
-        while True:
-            try:
-                return self._look_for_run()
-            except TakenOverError:
-                raise
-            except RunDirError as error:
-                if self.clock.monotonic() >= give_up_at or self._is_unknown():
-                    raise
-                if not is_said:
-                    where = f"{error.where}: {error.message}"
-                    self.say(
-                        f"looking again for up to {GONE_PATIENCE_S:.0f} s, a mount may come back: {where}"
-                    )
-                    is_said = True
-            self.clock.sleep(FIRST_PAUSE_S)
-
-    def _is_unknown(self) -> bool:
-        """Tell whether a directory that was not submitted was never there; no mount is empty."""
-        root = os.path.abspath(self.start.paths.root)
-        if self.start.is_submitted or os.path.lexists(root):
-            return False
-        try:
-            return bool(os.listdir(os.path.dirname(root)))
-        except OSError:
-            return False
-
-    def _look_for_run(self) -> None:
-        paths = self.start.paths
-        if self.start.is_submitted:
-            require_run(paths, self.start.run_id)
-            return
-        require_same_run(paths, "")
-        if not os.path.isdir(paths.journal):
-            raise RunDirError(
-                "no agent has begun a run in it",
-                where=f"run directory {paths.root}",
-                fix="read the messages of srun above, and give finish and the agents the same directory",
-            )
 
 
 class _Doing:

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from hpc_elastic.clock import Clock
-from hpc_elastic.errors import HpcElasticError, StoreError, TakenOverError, UnfitFileError
+from hpc_elastic.errors import HpcElasticError, RunDirError, StoreError, TakenOverError, UnfitFileError
 from hpc_elastic.ids import Env
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import checkpoints
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import Decision, Epoch, EpochStarted, Record, SetupFailure
+from hpc_elastic.record.run_directory import require_run, require_same_run
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.environment import job_ref, task_start
 from hpc_elastic.store.plain_file import open_plain
@@ -124,6 +125,60 @@ def with_own_submission(
     takes_it_up = state.leaving or not is_active(state.job_id)  # else its agents were refused
     epoch = start.epoch._replace(submission=state.epoch.submission + takes_it_up)
     return start._replace(epoch=epoch)
+
+
+def require_run_of(start: Start, clock: Clock, say: Say) -> None:
+    """Check that the run of a start is there; nothing that was lost is made again.
+
+    Args:
+        start: it.
+        clock: paces the looks.
+        say: prints a line.
+
+    Raises:
+        TakenOverError: another directory is in the place of the run's, or others can write to it.
+        RunDirError: the run directory is gone, or was never made.
+    """
+    give_up_at = clock.monotonic() + (0.0 if start.local else GONE_PATIENCE_S)
+    is_said = False
+    while True:
+        try:
+            return _look_for_run(start)
+        except TakenOverError:
+            raise
+        except RunDirError as error:
+            if clock.monotonic() >= give_up_at or _is_unknown(start):
+                raise
+            if not is_said:
+                where = f"{error.where}: {error.message}"
+                say(f"looking again for up to {GONE_PATIENCE_S:.0f} s, a mount may come back: {where}")
+                is_said = True
+        clock.sleep(FIRST_PAUSE_S)
+
+
+def _is_unknown(start: Start) -> bool:
+    """Tell whether a directory that was not submitted was never there; no mount is empty."""
+    root = os.path.abspath(start.paths.root)
+    if start.is_submitted or os.path.lexists(root):
+        return False
+    try:
+        return bool(os.listdir(os.path.dirname(root)))
+    except OSError:
+        return False
+
+
+def _look_for_run(start: Start) -> None:
+    paths = start.paths
+    if start.is_submitted:
+        require_run(paths, start.run_id)
+        return
+    require_same_run(paths, "")
+    if not os.path.isdir(paths.journal):
+        raise RunDirError(
+            "no agent has begun a run in it",
+            where=f"run directory {paths.root}",
+            fix="read the messages of srun above, and give finish and the agents the same directory",
+        )
 
 
 def log_size(paths: RunPaths, job_ref: str) -> int:
