@@ -125,11 +125,7 @@ ENDING_MUTATIONS = (
             Change(
                 f"{_LIFECYCLE}:_spent", "_used(facts, cause) > bound[0]", "_used(facts, cause) > bound[0] + 1"
             ),
-            Change(
-                f"{_LIFECYCLE}:before_start",
-                "state.used(cause) > bound[0]",
-                "state.used(cause) > bound[0] + 1",
-            ),
+            Change(f"{_LIFECYCLE}:_exceeded", "used(cause) > bound[0]", "used(cause) > bound[0] + 1"),
         ),
         _MIXED,
     ),
@@ -146,7 +142,7 @@ ENDING_MUTATIONS = (
         "one requeue more than max_requeues",
         (
             Change(f"{_LIFECYCLE}:_spent", "state.requeues >= budgets", "state.requeues > budgets"),
-            Change(f"{_LIFECYCLE}:before_start", "state.requeues > most", "state.requeues > most + 1"),
+            Change(f"{_LIFECYCLE}:_exceeded", "<= budgets.max_requeues:", "<= budgets.max_requeues + 1:"),
         ),
         _MIXED,
     ),
@@ -156,13 +152,13 @@ ENDING_MUTATIONS = (
         ("endings preempted", "endings"),
     ),
     Mutation(
-        "an end that a killed start has recorded is compared with no budget",
-        (Change(f"{_LIFECYCLE}:before_start", "if facts.is_task else _BOUNDED", ""),),
-        ("endings in finish",),
+        "the causes of earlier ends are not compared with their budgets as a start begins",
+        (Change(f"{_LIFECYCLE}:_exceeded", "for cause in Cause:", "for cause in ():"),),
+        _MIXED,
     ),
     Mutation(
         "starts that saved nothing are not compared as the next one begins",
-        (Change(f"{_LIFECYCLE}:before_start", 'if charged else ""', 'if False else ""'),),
+        (Change(f"{_LIFECYCLE}:before_start", '"" if is_released else', '"" if True else'),),
         _MIXED,
     ),
     Mutation(
