@@ -21,7 +21,7 @@ from hpc_elastic.named_tuple import NamedTuple
 
 _TURNS = 3  # of putting clocks right
 SUBMITTER = ""  # in the place of a node: the login node on which the run was submitted
-FAR_S = 600.0  # two clocks that differ by so much differ by more than what delays events of one moment
+FAR_S = 600.0  # no delay of events of one moment is as long as that
 _JITTER_S = 2.0  # events of two nodes may stand so much out of order without a wrong clock
 
 

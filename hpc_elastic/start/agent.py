@@ -46,6 +46,7 @@ from hpc_elastic.store.mount import mount_at, safe_lease
 from hpc_elastic.store.plain_file import open_to_append
 from hpc_elastic.store.root import HeldRoot
 from hpc_elastic.text import for_shell, visible_lines
+from hpc_elastic.typed_json import whole_number
 
 if TYPE_CHECKING:
     from hpc_elastic.node.listeners.gpu_sampler import GpuSampler
@@ -497,9 +498,15 @@ def run_env(options: LaunchOptions) -> RunEnv:
         master_port=options.master_port,
         defaults=given,
         is_slurm_task=is_slurm_task,
-        cpus_per_task=os.environ.get("SLURM_CPUS_PER_TASK"),
+        slurm_cpus=_slurm_cpus(os.environ),
         names_coordinator=is_slurm_task and "JAX_COORDINATOR_ADDRESS" not in os.environ,
     )
+
+
+def _slurm_cpus(environ: Mapping[str, str]) -> int | None:
+    """Return how many CPUs Slurm has given this agent; None: not known. Job scripts unset the first name."""
+    given = (whole_number(environ.get(name, "")) for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"))
+    return next(filter(None, given), None)
 
 
 def services_for(around: Surroundings) -> Services:

@@ -50,6 +50,24 @@ def test_workers_are_tasks_of_their_own(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("of_agent", "of_worker"),
+    [
+        ({"SLURM_CPUS_ON_NODE": "32"}, "16"),
+        ({"SLURM_CPUS_PER_TASK": "8", "SLURM_CPUS_ON_NODE": "32"}, "4"),
+        ({"SLURM_CPUS_PER_TASK": "", "SLURM_CPUS_ON_NODE": "all"}, None),
+    ],
+    ids=["whole node", "part of a node", "not known"],
+)
+def test_workers_share_the_cpus_of_their_agent(
+    tmp_path: Path, of_agent: dict[str, str], of_worker: str | None
+) -> None:
+    """A job script has unset what sbatch said of a task, so that the agent got its whole node."""
+    ended = Line(tmp_path).run("--nproc-per-node=2", "w.py", env={"SLURM_PROCID": "0", **of_agent})
+    seen = ended.env("SLURM_CPUS_PER_TASK")
+    assert [of_worker] * 2 == seen if of_worker else not any(one and one.isdecimal() for one in seen)
+
+
 def test_what_a_program_prints_is_seen_at_once(tmp_path: Path) -> None:
     """Unless somebody has said otherwise, also in the empty form that means so."""
     assert ["1"] == Line(tmp_path).run("w.py").env("PYTHONUNBUFFERED")

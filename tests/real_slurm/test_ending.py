@@ -160,9 +160,11 @@ def test_a_batch_host_that_is_set_down_is_a_lost_node(cluster: Cluster) -> None:
     run.wait_checkpoint(20)
     host = hostlist.expand(run.job()["NodeList"])[0]
     cluster.as_root("scontrol", "update", f"nodename={host}", "state=down", "reason=test")
+    # it answers, so that Slurm takes it for a good one again, and the old script still runs there
+    cluster.as_root("scontrol", "update", f"nodename={host}", "state=drain", "reason=test")
     run.wait(lambda state: state.requeues == 1, "the requeue")
     assert [Cause.NODE_LOSS] == handed_back(run)
-    cluster.as_root("scontrol", "update", f"nodename={host}", "state=resume")
+    assert [(host,)] == [entry.nodes for entry in run.entries(Requeued)]
     decision(run, Decision.DONE)
 
 

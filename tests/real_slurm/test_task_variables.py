@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from hpc_elastic.slurm.adopt.script import adopt
 from tests.real_slurm.cluster import Cluster
-from tests.real_slurm.jobs import PYTHON, THREE, installed_for_users, submit
+from tests.real_slurm.jobs import PYTHON, THREE, USER, installed_for_users, submit
 
 pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
@@ -48,3 +49,31 @@ def test_an_agent_has_all_cpus_of_a_node_that_is_its_own(cluster: Cluster, mode:
     run.wait_ending()
     found = [json.loads((run.directory / f"place.{rank}").read_text()) for rank in range(2)]
     assert ["8", "8"] == [env["SLURM_CPUS_ON_NODE"] for env in found]
+    assert ["8", "8"] == [env["SLURM_CPUS_PER_TASK"] for env in found]
+
+
+@pytest.mark.parametrize(
+    ("options", "cpus"),
+    [
+        ("--nodes=2 --ntasks-per-node=2 --cpus-per-task=4 --gpus-per-task=1", "4"),
+        ("--nodes=1 --exclusive --cpus-per-task=2 --gres=gpu:2", "4"),
+    ],
+    ids=["per task", "exclusive"],
+)
+def test_an_adopted_script_gives_an_agent_its_whole_allocation(
+    cluster: Cluster, options: str, cpus: str
+) -> None:
+    """Options for tasks, which the workers were meant to be, leave it no GPU and no CPU less."""
+    home = cluster.shared / f"adopted-{len(list(cluster.shared.iterdir()))}"
+    home.mkdir(mode=0o777)
+    home.chmod(0o1777)
+    (home / "w.py").write_text(SCRIPT)
+    (home / "hpc-elastic").write_text(f'#!/bin/sh\nexec {PYTHON} -m hpc_elastic "$@"\n')
+    (home / "hpc-elastic").chmod(0o755)
+    head = f"#!/bin/bash\n#SBATCH {options} --partition=low --time=5\nexport PATH={home}:$PATH\n"
+    script = adopt(f"{head}torchrun --nproc-per-node=2 w.py {home}/place\n", "job.sh").text
+    (home / "job.sh").write_text(script)
+    done = cluster.run(USER, ["sbatch", "--wait", "--output=out", "job.sh"], cwd=home, timeout=120)
+    assert 0 == done.returncode, (home / "out").read_text()
+    found = [json.loads(path.read_text()) for path in sorted(home.glob("place.*"))]
+    assert {(cpus, "0,1")} == {(env["SLURM_CPUS_PER_TASK"], env["CUDA_VISIBLE_DEVICES"]) for env in found}

@@ -45,7 +45,7 @@ class RunEnv(NamedTuple):
     master_port: int | None = None
     defaults: tuple[tuple[str, str], ...] = ()  # set unless the agent's environment has them
     is_slurm_task: bool = False  # the agent's environment tells of a task, which no worker is
-    cpus_per_task: str | None = None  # SLURM_CPUS_PER_TASK there
+    slurm_cpus: int | None = None  # that Slurm has given the agent; None: not known
     names_coordinator: bool = False  # of JAX: its own choice rests on one job for all nodes
 
 
@@ -83,7 +83,7 @@ def worker_env(
     me = formed.members[place.group_rank]
     rank, role_rank = place.worker(local_rank)
     checkpoint = formed.checkpoint
-    task = task_env(formed.members, place.group_rank, local_rank, run.cpus_per_task)
+    task = task_env(formed.members, place.group_rank, local_rank, run.slurm_cpus)
     address, port = run.master_addr or formed.master_addr, str(run.master_port or formed.master_port)
     return {
         **dict(run.defaults),
@@ -204,7 +204,7 @@ def give_own_device(
 
 
 def task_env(
-    members: tuple[Member, ...], group_rank: int, local_rank: int, cpus_per_task: str | None
+    members: tuple[Member, ...], group_rank: int, local_rank: int, slurm_cpus: int | None
 ) -> dict[str, str]:
     """Return the variables of a worker, as if srun had started one task per worker.
 
@@ -212,7 +212,7 @@ def task_env(
         members: the nodes of the round, in the order of their ranks.
         group_rank: the place of the worker's node among them.
         local_rank: the worker's place on its node.
-        cpus_per_task: SLURM_CPUS_PER_TASK of the agent; None if it is not set.
+        slurm_cpus: CPUs of the agent, which its workers share; None if that is not known.
     """
     slots = members[group_rank].slots
     first = sum(member.slots for member in members[:group_rank])
@@ -232,8 +232,8 @@ def task_env(
         "SLURM_NTASKS_PER_NODE": str(slots),
         "SLURM_GTIDS": ",".join(str(first + rank) for rank in range(slots)),
     }
-    if cpus_per_task is not None and cpus_per_task.isdecimal():
-        found["SLURM_CPUS_PER_TASK"] = str(max(1, int(cpus_per_task) // slots))
+    if slurm_cpus is not None:
+        found["SLURM_CPUS_PER_TASK"] = str(max(1, slurm_cpus // slots))
     return found
 
 
