@@ -324,6 +324,11 @@ BAD_NODES = (
     Part(
         "probe: the user's command", ("bad_nodes.a_node_that_fails_the_users_check_is_replaced",), UNFIT_TASK
     ),
+    Part(
+        "the same failure, always on one node",
+        ("bad_nodes.a_node_on_which_the_same_failure_always_comes_is_left_out_first",),
+        ("bad_nodes.a_node_on_which_the_same_failure_always_comes_is_left_out_first",),
+    ),
     Part("ledger with decay", ("slurm/ledger_rules.a_nodes_score", *UNFIT_NODE), _PROJECT),
     Part("left out at submit", ("bad_nodes.a_lost_node_is_left_out_until_it_is_forgiven",), _PROJECT),
     Part("left out on requeue", ("bad_nodes.a_node_that_fails_the_users_check_is_replaced",), UNFIT_TASK),

@@ -125,6 +125,9 @@ _NODES = {
     "bad_nodes.a_node_that_fails_the_users_check_is_replaced": (
         _run(_stop(Cause.NODE_LOSS, at="node2", by="unfit"), ends=_DONE),
     ),
+    "bad_nodes.a_node_on_which_the_same_failure_always_comes_is_left_out_first": (
+        _run(_stop(Cause.CRASH, at="node2", least=3, most=3), ends=_DONE),
+    ),
     "bad_nodes.a_lost_node_is_left_out_until_it_is_forgiven": (
         _run(_stop(Cause.NODE_LOSS, at=(1,)), ends=_DONE),
         ToldRun((), (None, _DONE), may_lack=True),

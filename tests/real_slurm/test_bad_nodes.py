@@ -13,6 +13,7 @@ from hpc_elastic.store.node_ledger import place_for
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import (
     AGENT_PROCESS,
+    PYTHON,
     SLOW,
     THREE,
     Run,
@@ -102,6 +103,50 @@ def test_a_lost_node_is_left_out_until_it_is_forgiven(cluster: Cluster, ledger: 
     assert f"{lost} counts as sound from now on" in nodes(cluster, "forgive", lost)
     asked = elastic(cluster, "submit", "--dry-run", *where(cluster, "again"), *THREE, "--", *plain(cluster))
     assert "--exclude" not in asked.stdout
+
+
+FAILS_ON_NODE_2 = """
+import os, sys, time
+place, number = sys.argv[1], os.environ["HPC_ELASTIC_ROUND"]
+if os.environ["HPC_ELASTIC_NODE"] == "node2":
+    open(f"{place}/failed.{number}", "w").close()
+    raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB")
+if os.environ["WORLD_SIZE"] == "6" or sum(name.startswith("failed.") for name in os.listdir(place)) < 3:
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("mode", ["step", "array"])
+def test_a_node_on_which_the_same_failure_always_comes_is_left_out_first(
+    cluster: Cluster, ledger: Path, mode: str
+) -> None:
+    """The other two end the run; node2 is suspect afterwards, and the next job does without it."""
+    script, place = cluster.shared / f"fails-{mode}.py", cluster.shared / f"failed-{mode}"
+    script.write_text(FAILS_ON_NODE_2)
+    place.mkdir(mode=0o777)
+    place.chmod(0o777)
+    shape = (
+        "--gpus-per-node",
+        "2",
+        "--exclusive",
+        "--exclude",
+        "node4",
+        "--time",
+        "10m",
+        "--partition",
+        "low",
+    )
+    flags = (*shape, "--mode", mode, "--nodes", "2:3", "--last-call-timeout", "5")
+    run = submit(cluster, flags, [PYTHON, str(script), str(place)])
+    run.wait_ending(120)
+    run.wait_gone()
+    (unfit,) = run.entries(NodeUnfit)
+    assert ("node2", True) == (unfit.node, unfit.by_failures)
+    assert "the same failure 3 times in a row, always on node2" in unfit.reason
+    assert ["node1", "node3"] == nodes_of(run.entries(RoundFormed)[-1])
+    assert re.search(r"^node2 +1\.00 +suspect +unfit ", nodes(cluster), re.MULTILINE)
+    asked = elastic(cluster, "submit", "--dry-run", *where(cluster, "again"), *THREE, "--", *plain(cluster))
+    assert "--exclude=node2" in asked.stdout
 
 
 @pytest.mark.both_trackers

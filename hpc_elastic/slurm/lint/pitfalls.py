@@ -153,7 +153,7 @@ RULES: Mapping[Pitfall, Rule] = {
     ),
     Pitfall.NO_STOP: Rule(
         "the script does not ask whether to stop",
-        "A preemption or a time limit ends it unsaved.",
+        "A preemption or a time limit ends it unsaved, unless it saves by itself (`--unasked run-on`).",
         "Leave the loop and save when `worker.should_stop()` is true.",
     ),
     Pitfall.NO_RESUME: Rule(
