@@ -13,8 +13,9 @@ from typing import Any
 
 from gpu_check_lib.machine import alive, gpus, memory_used_mb, on_gpu, query, until
 from gpu_check_lib.run import TRAINING, CheckError, Run, all_of
-from hpc_elastic.node.probe.rules import NVIDIA_SMI, Measured, judge_gpus
+from hpc_elastic.node.probe.rules import MEMORY, NVIDIA_SMI, Measured, judge_gpus
 from hpc_elastic.processes.numa import AffinityMode, Machine, NumaOptions, cpus_of
+from hpc_elastic.processes.nvidia_smi import gpus_of
 
 Facts = dict[str, Any]
 GRACE_S = 20.0
@@ -73,7 +74,10 @@ def _health(known: int) -> str:
     found = judge_gpus(0, words, Measured(workers=1, gpus_promised=known))
     if found:
         raise CheckError(f"{[one.text for one in found]}: {words}")
-    return words
+    memory = "\n".join(query(MEMORY[1].removeprefix("--query-")))
+    if len(gpus_of(memory, 3)) < known:
+        raise CheckError(f"the memory of {known} GPUs in use is not told: {memory}")
+    return f"{words}; {memory}"
 
 
 def _doctor(place: Path) -> str:
