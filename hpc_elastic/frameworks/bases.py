@@ -13,9 +13,22 @@ from typing import Any
 
 from hpc_elastic import worker
 from hpc_elastic.errors import InputError
+from hpc_elastic.named_tuple import NamedTuple
 
-_reached: dict[str, int] = {}  # by the name of its checkpoints, the newest step of a training of this process
-_trainers: dict[str, weakref.ref[Any]] = {}  # by the same name
+
+class _Training(NamedTuple):
+    """A training of this process.
+
+    Attributes:
+        trainer: a weak reference to the Trainer; None: it has not asked for its newest checkpoint.
+        step: the newest one.
+    """
+
+    trainer: Any = None
+    step: int = 0
+
+
+_trainings: dict[str, _Training] = {}  # by the name of their checkpoints
 
 
 def become(made: object, base: type) -> None:
@@ -79,7 +92,12 @@ def check_same_trainer(callback: object, *, is_same: bool) -> None:
 
 def note_step(name: str, step: int) -> None:
     """Take note of a step of the training whose checkpoints have a name."""
-    _reached[name] = step
+    _trainings[name] = _trainings.get(name, _Training())._replace(step=step)
+
+
+def has_several() -> bool:
+    """Tell whether this process has had trainings of several names."""
+    return len(_trainings) > 1
 
 
 def check_first(callback: object, name: str, trainer: object) -> None:
@@ -93,9 +111,10 @@ def check_first(callback: object, name: str, trainer: object) -> None:
     Raises:
         InputError: it has.
     """
-    before, _trainers[name] = _trainers.get(name), weakref.ref(trainer)
-    if name in _reached and (before is None or before() is not trainer):
-        raise _same_name(callback, "another Trainer has", _reached[name])
+    before = _trainings.get(name, _Training())
+    _trainings[name] = before._replace(trainer=weakref.ref(trainer))
+    if before.step and (before.trainer is None or before.trainer() is not trainer):
+        raise _same_name(callback, "another Trainer has", before.step)
 
 
 def check_begin(callback: object, name: str, step: int) -> None:
@@ -109,7 +128,7 @@ def check_begin(callback: object, name: str, step: int) -> None:
     Raises:
         InputError: it does.
     """
-    reached = _reached.get(name, 0)
+    reached = _trainings.get(name, _Training()).step
     if worker.run_dir() is None or step >= reached:
         return
     saved = worker.latest_checkpoint(name)

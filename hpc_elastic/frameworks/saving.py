@@ -40,10 +40,10 @@ def latest() -> str | None:
     Raises:
         UnfitFileError: other users could write to the checkpoint, and so have code run as this one.
     """
-    return _newest("")
+    return _newest()
 
 
-def _newest(name: str) -> str | None:
+def _newest(name: str = "") -> str | None:
     saved = worker.latest_checkpoint(name)
     return own_path(saved.path) if saved and saved.path else None
 
@@ -109,7 +109,11 @@ class Saves:
         return self._save_every is not None and step // self._save_every > before // self._save_every
 
     def newest(self) -> str | None:
-        """Return the path of the newest complete checkpoint, as `latest` does; None at the first start."""
+        """Return the path of the newest complete checkpoint of the object, as `latest`.
+
+        Raises:
+            UnfitFileError: as by `latest`.
+        """
         return _newest(self.name)
 
     def path(self, step: int) -> str:

@@ -112,7 +112,7 @@ class _Summed:
 
     def __init__(self, stream: IO[Any]) -> None:
         self._stream = stream
-        self.sum = 0, 0  # size [bytes] and checksum of what was written
+        self.sum = 0, 0  # size [bytes] and checksum, up to now
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -16,8 +16,7 @@ from hpc_elastic.errors import InputError, StoreError
 from hpc_elastic.frameworks.saving import KEEP, Saves, check_memory, check_positive, checked_total
 from hpc_elastic.frameworks.torch.background import END_S, Background, HostCopies
 from hpc_elastic.frameworks.torch.checkpoint_files import not_saved, text_at_end, writer
-from hpc_elastic.frameworks.torch.file_source import FileSource
-from hpc_elastic.frameworks.torch.found_checkpoints import CompleteCheckpoint, FoundCheckpoints
+from hpc_elastic.frameworks.torch.file_source import CompleteCheckpoint, FileSource, FoundCheckpoints
 from hpc_elastic.frameworks.torch.memory.node_memory import NodeMemory, RoundStart
 from hpc_elastic.frameworks.torch.pace import RetryPace, SavePace, past_disturbances
 from hpc_elastic.frameworks.torch.rank_groups import rank_groups

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_elastic import worker
 from hpc_elastic.errors import InputError
+from hpc_elastic.frameworks.bases import has_several
 from hpc_elastic.frameworks.torch.memory.node_memory import FoundState, NodeMemory, RoundStart
 from hpc_elastic.frameworks.torch.memory.rescue import tell_not_kept
 from hpc_elastic.frameworks.torch.memory.rescued import OwnFile, Rescued, owns_in
@@ -168,9 +169,6 @@ class TrainerMemory:
             self._ranks.rest()
 
 
-_names: set[str] = set()  # of the checkpoints of all trainings of this process
-
-
 def trainer_memory(
     saves: Saves, unfit: str, environ: Mapping[str, str] | None = None
 ) -> TrainerMemory | None:
@@ -187,8 +185,7 @@ def trainer_memory(
     run_dir = worker.run_dir()
     if run_dir is None or Env.CHANNEL not in environ:
         return None
-    _names.add(saves.name)
-    if len(_names) > 1:
+    if has_several():
         unfit = "the program trains several times, and the states of two trainings could be taken for another"
     if unfit:
         tell_not_kept(unfit, is_news=environ.get("RANK") == "0")
