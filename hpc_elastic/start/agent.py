@@ -504,9 +504,13 @@ def run_env(options: LaunchOptions) -> RunEnv:
 
 
 def _slurm_cpus(environ: Mapping[str, str]) -> int | None:
-    """Return how many CPUs Slurm has given this agent; None: not known. Job scripts unset the first name."""
-    given = (whole_number(environ.get(name, "")) for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"))
-    return next(filter(None, given), None)
+    """Return how many CPUs Slurm has given this agent; None: not known.
+
+    The one task of a node has all CPUs of the step there, also where fewer were asked for.
+    """
+    is_alone = environ.get("SLURM_STEP_TASKS_PER_NODE", "1").partition(",")[0].partition("(")[0] == "1"
+    names = ("SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK")[not is_alone :]
+    return next(filter(None, (whole_number(environ.get(name, "")) for name in names)), None)
 
 
 def services_for(around: Surroundings) -> Services:

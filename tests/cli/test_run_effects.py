@@ -54,10 +54,14 @@ def test_workers_are_tasks_of_their_own(tmp_path: Path) -> None:
     ("of_agent", "of_worker"),
     [
         ({"SLURM_CPUS_ON_NODE": "32"}, "16"),
-        ({"SLURM_CPUS_PER_TASK": "8", "SLURM_CPUS_ON_NODE": "32"}, "4"),
+        (
+            {"SLURM_CPUS_PER_TASK": "8", "SLURM_CPUS_ON_NODE": "32", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"},
+            "4",
+        ),
+        ({"SLURM_CPUS_PER_TASK": "8", "SLURM_CPUS_ON_NODE": "32"}, "16"),
         ({"SLURM_CPUS_PER_TASK": "", "SLURM_CPUS_ON_NODE": "all"}, None),
     ],
-    ids=["whole node", "part of a node", "not known"],
+    ids=["whole node", "one of several agents", "more than was asked for", "not known"],
 )
 def test_workers_share_the_cpus_of_their_agent(
     tmp_path: Path, of_agent: dict[str, str], of_worker: str | None

@@ -252,6 +252,13 @@ _FAULTS = {
     "unwritten.nodes_that_are_lost_with_everybody_on_them_are_counted": (
         _run(_stop(Cause.NODE_LOSS, at=(0,), least=2, most=2), ends=_HELD),
     ),
+    "unwritten.an_expedited_requeue_is_counted_as_any_other": (
+        _run(_stop(Cause.NODE_LOSS, at=(0,), least=2, most=2), ends=_HELD)._replace(may_lack=True),
+    ),
+    "unwritten.a_run_with_one_start_has_no_other": (_run(ends=None),),
+    "unwritten.preemptions_that_kill_the_script_are_counted": (
+        _run(_stop(Cause.PREEMPTION, least=2, most=2), ends=_HELD),
+    ),
     "unwritten.a_node_that_is_lost_again_is_left_out": (
         _run(
             _stop(Cause.NODE_LOSS, at=(0,), least=2, most=2),

@@ -7,15 +7,22 @@ import pytest
 from hpc_elastic.record.journal import Cause, Requeued
 from hpc_elastic.slurm.client import hostlist
 from tests.real_slurm.cluster import Cluster
-from tests.real_slurm.jobs import SLOW, USER, installed_for_users, plain, submit
+from tests.real_slurm.conftest import StartCluster
+from tests.real_slurm.jobs import PYTHON, SLOW, USER, installed_for_users, plain, submit
+from tests.real_slurm.test_lost_nodes import expediting_site
 from tests.real_slurm.unwritten import (
     CANNOT_RUN,
+    DEAF,
     LOST_OFTEN,
     ONE,
+    ONE_START,
+    UNHEARD,
     end_with_a_program_that_is_not_there,
     leave_a_node_out_that_is_lost_again,
     lose_all_nodes_again_and_again,
+    lose_the_node_of_a_run_with_one_start,
     preempt_before_the_agents_listen,
+    preempt_unheard,
     refuse_a_second_job,
 )
 
@@ -35,10 +42,41 @@ def test_a_worker_without_a_program_ends_the_job_at_once(cluster: Cluster) -> No
     end_with_a_program_that_is_not_there(cluster, run)
 
 
-def test_nodes_that_are_lost_with_everybody_on_them_are_counted(cluster: Cluster) -> None:
-    """Its budget of lost nodes holds the run, and the node that was there is named each time."""
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_nodes_that_are_lost_with_everybody_on_them_are_counted(cluster: Cluster, nodes: str) -> None:
+    """Its budget of lost nodes holds the run, and the batch host that was there is named each time."""
+    run = submit(cluster, (*ONE, "--nodes", nodes, *LOST_OFTEN), plain(cluster, *SLOW, steps=4000))
+    lose_all_nodes_again_and_again(cluster, run)
+
+
+def test_an_expedited_requeue_is_counted_as_any_other(
+    cluster: Cluster, request: pytest.FixtureRequest
+) -> None:
+    """Slurm starts the job again as soon as it has missed the node; the budget holds it all the same."""
+    if cluster.fact("expedited") == "refused":
+        return
+    request.getfixturevalue(expediting_site.__name__)
     run = submit(cluster, (*ONE, *LOST_OFTEN), plain(cluster, *SLOW, steps=4000))
     lose_all_nodes_again_and_again(cluster, run)
+    assert "Yes" == run.job()["ExpeditedRequeue"]
+
+
+def test_a_run_with_one_start_has_no_other(cluster: Cluster) -> None:
+    """Slurm was told not to requeue it, so the loss of its node ends it."""
+    run = submit(cluster, (*ONE, *ONE_START), plain(cluster, *SLOW, steps=4000))
+    lose_the_node_of_a_run_with_one_start(cluster, run)
+
+
+@pytest.mark.parametrize("kill_wait", [5, 30])
+@pytest.mark.parametrize("mode", ["step", "array"])
+def test_preemptions_that_kill_the_script_are_counted(
+    start_cluster: StartCluster, mode: str, kill_wait: int
+) -> None:
+    """Slurm has said in the batch log that it preempts the job, or the task."""
+    cluster = start_cluster(nodes=1, options=("--kill-wait", str(kill_wait)))
+    flags = (*ONE, "--partition", "low0", "--mode", mode, *UNHEARD)
+    run = submit(cluster, flags, [PYTHON, "-c", DEAF])
+    preempt_unheard(cluster, run, run.job_id if mode == "step" else f"{run.job_id}_0")
 
 
 def test_a_preemption_before_the_agents_listen_starts_nothing(cluster: Cluster) -> None:

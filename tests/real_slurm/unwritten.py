@@ -20,6 +20,9 @@ from tests.real_slurm.jobs import USER, Run
 
 ONE = ("--nodes", "1", "--gpus-per-node", "1", "--time", "10m", "--partition", "low")
 CANNOT_RUN = ("bash", "-c", "no-such-program --x")
+ONE_START = ("--max-requeues", "0")
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+UNHEARD = ("--max-preemptions", "1", "--stop-timeout", "90s")
 LOST_OFTEN = ("--max-requeues", "5", "--max-node-losses", "1")
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
@@ -127,8 +130,45 @@ def lose_all_nodes_again_and_again(cluster: Cluster, run: Run, *, is_array: bool
     cluster.wait_for(lambda: cluster.job(job)["Priority"] == "0", 60, "the job to be held")
     ends = run.entries(RoundEnded if is_array else Requeued)
     assert [Cause.NODE_LOSS] * 2 == [entry.cause for entry in ends]
-    assert lost == [node for entry in ends for node in entry.nodes]
+    assert [hostlist.expand(each)[0] for each in lost] == [node for entry in ends for node in entry.nodes]
     assert 2 == len(run.entries(RoundFormed))
+
+
+def preempt_unheard(cluster: Cluster, run: Run, job_id: str) -> None:
+    """Preempt a run twice whose workers hear nothing: SIGKILL ends its agents and its script with them.
+
+    Args:
+        cluster: of the run.
+        run: may be preempted once; its workers have longer than Slurm gives them.
+        job_id: its job, or task.
+    """
+    for start in range(2):
+        run.wait_round(start + 1, 120)
+        high = cluster.submit_high(len(cluster.node_names))
+        cluster.wait_for(partial(_has_restarted, cluster, job_id, str(start + 1)), 120, "the requeue")
+        cluster.as_root("scancel", high)
+    ended = run.wait_ending().ending
+    assert ended is not None
+    assert (Decision.HELD, Budget.PREEMPTIONS) == (ended.decision, ended.budget)
+    assert 2 == run.state().used(Cause.PREEMPTION)
+    assert 2 == len(run.entries(RoundFormed))
+
+
+def lose_the_node_of_a_run_with_one_start(cluster: Cluster, run: Run) -> None:
+    """Power the node of a run off that is to be requeued never; Slurm does not start it again, either.
+
+    Args:
+        cluster: of the run.
+        run: was submitted with `ONE_START`.
+    """
+    run.wait_round(1)
+    node = run.job()["NodeList"]
+    cluster.crash(node)
+    run.wait_gone(90)
+    cluster.boot(node)
+    assert ("NODE_FAIL", "0", "0") == tuple(run.job()[name] for name in ("JobState", "Restarts", "Requeue"))
+    assert 1 == len(run.entries(EpochStarted))
+    assert [] == run.entries(Requeued)
 
 
 def preempt_before_the_agents_listen(cluster: Cluster, run: Run) -> None:

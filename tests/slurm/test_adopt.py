@@ -231,6 +231,31 @@ def test_the_changed_script_runs(tmp_path: Path, strict: str, code: int, *, goes
     assert goes_on == ("after" in told)
 
 
+@pytest.mark.parametrize(
+    ("option", "command", "gpus"),
+    [
+        ("--gpus-per-task=2", "torchrun train.py", "--gpus=8"),
+        ("--gpus-per-task a100:2", "srun torchrun train.py", "--gpus=8"),
+        ("--gpus-per-task=2", "srun --gpus-per-node=4 torchrun train.py", "--gpus-per-node=4"),
+        ("--gpus-per-node=4", "srun torchrun train.py", None),
+    ],
+)
+def test_an_agent_gets_the_gpus_of_all_tasks_of_its_node(
+    tmp_path: Path, option: str, command: str, gpus: str | None
+) -> None:
+    """Srun would give the one task of a node the GPUs of one task; an option of the user's stays."""
+    for name, body in {"srun": 'echo "$@" > told', "hpc-elastic": ""}.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    script = changed(f"#!/bin/bash\n#SBATCH {option}\n{command}\n")
+    given = option.replace("=", " ").split()[1]
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "2"}
+    env |= {"SLURM_NTASKS": "4", "SLURM_GPUS_PER_TASK": given}
+    subprocess.run(["bash", "-uc", script], cwd=tmp_path, env=env, check=True)
+    told = (tmp_path / "told").read_text().split()
+    assert ([gpus] if gpus else []) == [word for word in told if word.startswith("--gpus")]
+
+
 @pytest.mark.parametrize("strict", ["", "set -eu"])
 @pytest.mark.parametrize(
     ("says", "code", "begins"),

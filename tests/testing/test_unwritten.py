@@ -12,9 +12,11 @@ from tests.real_slurm.unwritten import (
     CANNOT_RUN,
     LOST_OFTEN,
     ONE,
+    ONE_START,
     end_with_a_program_that_is_not_there,
     leave_a_node_out_that_is_lost_again,
     lose_all_nodes_again_and_again,
+    lose_the_node_of_a_run_with_one_start,
     preempt_before_the_agents_listen,
     refuse_a_second_job,
 )
@@ -46,6 +48,12 @@ def test_nodes_that_are_lost_with_everybody_on_them_are_counted(cluster: Any) ->
     """Its budget of lost nodes holds the run, and the node that was there is named each time."""
     run = submit(cluster, (*ONE, *LOST_OFTEN), plain(cluster, "--step-time", "0.03", steps=4000))
     lose_all_nodes_again_and_again(cluster, run)
+
+
+def test_a_run_with_one_start_has_no_other(cluster: Any) -> None:
+    """Slurm was told not to requeue it, so the loss of its node ends it."""
+    run = submit(cluster, (*ONE, *ONE_START), plain(cluster, "--step-time", "0.03", steps=4000))
+    lose_the_node_of_a_run_with_one_start(cluster, run)
 
 
 def test_a_preemption_before_the_agents_listen_starts_nothing(cluster: Any) -> None:

@@ -34,6 +34,9 @@ _SRUN_FLAGS = (
 )
 _PER_TASK = ("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPUS_PER_TASK")
 _PER_TASK_OPTION = re.compile(r"\s(?:-c|--(?:cpus|gpus|tres)-per-task)(?=[\s=\d])")
+_GPUS_PER_TASK = re.compile(r"\s--gpus-per-task(?=[\s=])")
+_ANY_GPUS = re.compile(r"(?:^|\s)(?:-G|--gpus[\w-]*|--gres|--tres-per-task)(?=[\s=\d])")
+_ALL_GPUS = "gpus=$((${SLURM_NTASKS:-$SLURM_JOB_NUM_NODES} * ${SLURM_GPUS_PER_TASK##*:}))"
 _LEAD_S = 120
 _MARK = "\ufeff"  # editors of Windows begin a file with it
 _ISOLATED = "-I -m hpc_elastic"
@@ -87,6 +90,7 @@ _FINISH = Change(
     "requeues the job after a preemption, a time limit or a lost node, which Slurm alone often does not; "
     "never a cancelled or a finished one",
 )
+_WHOLE_GPUS = Change(_ALL_GPUS, "an agent gets all GPUs of its node, not those of one task")
 _BEGINS = Change(
     "hpc-elastic finish --begins ahead of it",
     "in a further start it records ends of earlier ones that no process was left to record, and nothing is "
@@ -127,15 +131,17 @@ def adopt(text: str, name: str, *, is_found_isolated: bool = True) -> Adopted:
         )
     lines = plain.split("\n")
     header, header_changes = _header(lines)
-    command, command_changes = _changed_command(line)
     before = _insert_options(lines[: line.first], header)
+    per_task = any(_GPUS_PER_TASK.search(each) for each in before if each.startswith("#SBATCH"))
+    is_short = per_task and not _ANY_GPUS.search(line.options)
+    command, command_changes = _changed_command(line, ' --gpus="$gpus"' if is_short else "")
     known = _strictness(before)
     tail, tail_changes = _tail(lines, line.last + 1, known)
     strict = [
         *([_KEEP_STRICT, _END_STRICT] if known.by_option else []),
         *([_END_TRAP] if known.by_trap else []),
     ]
-    whole = _whole_node(before, "\n".join(command))
+    whole = [*([_WHOLE_GPUS] if is_short else []), *_whole_node(before, "\n".join(command))]
     changed = [
         *before,
         *(change.what for change in strict),
@@ -342,8 +348,13 @@ def _warn_agents(line: str) -> str:
     return re.sub(r"(--signal[= ])[BR]{1,2}:", r"\1", line) if line.startswith("#SBATCH") else line
 
 
-def _changed_command(line: Line) -> tuple[list[str], list[Change]]:
-    """Return the lines of the command with our agent in place of torchrun."""
+def _changed_command(line: Line, gpus: str = "") -> tuple[list[str], list[Change]]:
+    """Return the lines of the command with our agent in place of torchrun.
+
+    Args:
+        line: the command.
+        gpus: a further option of srun.
+    """
     changes = [
         Change(
             f"{line.program} run --run-dir {_RUN_DIR} instead of torchrun",
@@ -357,11 +368,11 @@ def _changed_command(line: Line) -> tuple[list[str], list[Change]]:
     options, ends_others = _let_others_live(line.options)
     changes += ends_others
     missing = [flag for name, flag, short in _SRUN_FLAGS if not _given(options, name, short)]
-    added = "".join(f" {flag}" for flag in missing)
+    added = "".join(f" {flag}" for flag in missing) + gpus
     if not line.has_srun:
         options = f"{added} {options}"
         changes.append(Change("srun", "starts one agent on each node, and keeps a lost one from ending all"))
-    elif missing:
+    elif added:
         options = added + options
         changes.append(Change(f"srun{added}", "one agent per node; one that ends does not end the others"))
     if line.is_launch:
