@@ -9,7 +9,7 @@ import pytest
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.node.decision import Group
-from hpc_elastic.node.drain.drain import LOOK_AFTER_S, UnaskedWatch
+from hpc_elastic.node.drain.drain import LOOK_AFTER_S, UnaskedWatch, never_ask_text
 from hpc_elastic.node.stop_rules import DrainTimes, Unasked
 from hpc_elastic.record.journal import (
     Cause,
@@ -99,6 +99,8 @@ def test_outside_a_job_it_is_told_in_one_line_when_the_workers_are_to_stop() -> 
     (said,) = world.said
     assert "a signal and hpc-elastic stop end them at once, unsaved" in said
     assert 1 == len(said.splitlines())
+    told = never_ask_text(DrainTimes(unasked=Unasked(runs_on=True)), is_job=False)
+    assert told.endswith("let them run on until the time is up (docs/how-to/stopping.md)")
 
 
 def test_the_time_that_workers_run_on_is_told_once() -> None:

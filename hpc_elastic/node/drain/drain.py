@@ -261,11 +261,11 @@ def never_ask_text(times: DrainTimes, *, is_job: bool) -> str:
         is_job: Slurm may want the nodes back; elsewhere only signals and commands end workers.
     """
     what = "a preemption and the time limit" if is_job else "a signal and hpc-elastic stop"
-    if times.unasked.runs_on:
-        return f"{_NEVER_ASK}: {what} let them run on until the time is up. {_IN_THE_LOOP}"
+    runs_on = times.unasked.runs_on
+    ends = "let them run on until the time is up" if runs_on else "end them at once, unsaved"
     if not is_job:
-        return f"{_NEVER_ASK}: {what} end them at once, unsaved (docs/how-to/stopping.md)"
-    return f"{_NEVER_ASK}: {what} end them at once, unsaved. {_IN_THE_LOOP}\n{_BY_ITSELF}"
+        return f"{_NEVER_ASK}: {what} {ends} (docs/how-to/stopping.md)"
+    return f"{_NEVER_ASK}: {what} {ends}. {_IN_THE_LOOP}" + ("" if runs_on else f"\n{_BY_ITSELF}")
 
 
 class UnaskedWatch:
