@@ -22,6 +22,7 @@ WRITERS = {
     "hpc_elastic/store/users_file.py": "files that users have named",
     "hpc_elastic/store/files.py": _RUN,
     "hpc_elastic/store/check/probe.py": "a directory that it has made for the check",
+    "hpc_elastic/node/hangs/activity.py": _RUN,
     "hpc_elastic/node/hangs/paces.py": _RUN,
     "hpc_elastic/node/setup/log_marks.py": _RUN,
     "hpc_elastic/slurm/local/nodes.py": _RUN,
@@ -110,7 +111,8 @@ READERS_OF_CHECKPOINTS = {
     "hpc_elastic/frameworks/saving.py:_newest": "by own_path",
     "hpc_elastic/frameworks/loop.py:resume": "by own_path",
     "hpc_elastic/frameworks/bases.py:check_begin": "only its step",
-    "hpc_elastic/frameworks/torch/checkpoints.py:_to_resume": "opened file by file in checkpoint_files.py",
+    "hpc_elastic/frameworks/torch/trainer_memory.py:find": "only its step",
+    "hpc_elastic/frameworks/torch/found_checkpoints.py:_path": "opened file by file in checkpoint_files.py",
 }
 
 

@@ -103,3 +103,23 @@ def test_the_first_node_that_is_left_tells_the_failure() -> None:
         one.run.refresh()
     assert [0, 1, None] == [one.run.place_among_survivors() for one in nodes]
     assert [False, True, False] == [agent._another_tells(one.run) for one in nodes]
+
+
+@pytest.mark.parametrize(("devices", "expected"), [(None, None), ("2,3", "2,3")])
+def test_the_gpus_of_the_agent_are_known_to_workers_that_see_one(
+    options: LaunchOptions, monkeypatch: pytest.MonkeyPatch, devices: str | None, expected: str | None
+) -> None:
+    """Where its environment names them; workers that see all of them look there themselves."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if devices is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+    one_each = options._replace(command=options.command._replace(virtual_local_rank=True))
+    assert expected == dict(agent.run_env(one_each).defaults).get("CUDA_VISIBLE_DEVICES")
+    assert "CUDA_VISIBLE_DEVICES" not in dict(agent.run_env(options).defaults)
+
+
+def test_the_workers_may_be_a_function(options: LaunchOptions) -> None:
+    """Its result is that of the agent."""
+    called = options.command._replace(argv=(), function=os.path.join, args=("a", "b"))
+    with open_agent(options._replace(command=called), None, owns_process=False) as opened:
+        assert {0: "a/b"} == opened.agent.run_to_end().result.return_values

@@ -89,6 +89,7 @@ def test_the_next_start_takes_over_what_the_last_one_has_kept(world: World) -> N
     assert (1, 3, 30, NOW + STAYS_S) == (made.round, made.world_size, made.step, made.until)
     (kept,) = world.kept()
     assert {COPY, "own-1-0-0", RESCUED, RECORD} == set(os.listdir(kept))
+    assert 0o600 == (kept / RECORD).stat().st_mode & 0o777
     assert 0o700 == kept.stat().st_mode & 0o777
     assert [COPY, "own-1-0-0", RESCUED] == world.next_start()
     assert [] == os.listdir(world.place)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from hpc_elastic.ids import Env
+from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import Cause, Decision, Drained, Entry, Epoch, EpochStarted, RunEnded
+from hpc_elastic.record.run_log import open_log
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.start import meeting
-from hpc_elastic.start.meeting import current_epoch
+from hpc_elastic.start.meeting import current_epoch, ended_before
 from tests.slurm.test_lifecycle import state_of
 
 JOB = SlurmEnv("7", "7", 1, 2, True, "n1", 0, ("n1", "n2"), None, False, None)
@@ -71,3 +75,40 @@ def test_the_batch_host_is_the_first_node_of_the_allocation(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     assert host == meeting._batch_host()
+
+
+ANOTHER = JOB._replace(job_ref="8")
+FAILED, DONE = (RunEnded(decision, 1, "", None) for decision in (Decision.FAILED, Decision.DONE))
+
+
+@pytest.mark.parametrize(
+    ("entries", "slurm", "is_submitted", "is_over"),
+    [
+        ((BEGAN,), None, False, False),
+        ((BEGAN, FAILED), None, False, True),
+        ((BEGAN, FAILED), JOB, False, False),  # this job has begun it: its agents write the messages
+        ((BEGAN, FAILED), ANOTHER, False, False),  # a user's own script takes it up
+        ((BEGAN, FAILED), ANOTHER, True, True),  # submit alone begins one of its own again
+        ((BEGAN, DONE), ANOTHER, False, True),
+    ],
+)
+def test_a_run_that_is_over_is_told_to_whom_it_does_not_belong(
+    run_paths: RunPaths,
+    monkeypatch: pytest.MonkeyPatch,
+    entries: tuple[Entry, ...],
+    slurm: SlurmEnv | None,
+    *,
+    is_submitted: bool,
+    is_over: bool,
+) -> None:
+    """Before anybody in a job has an agent."""
+    monkeypatch.delenv(Env.SUBMISSION, raising=False)
+    monkeypatch.setenv("PATH", "")  # Slurm has nothing to be asked for
+    if is_submitted:
+        Path(run_paths.script).write_text("")
+    log = open_log(run_paths, "n1")
+    for entry in entries:
+        log.commit(lambda _state, entry=entry: entry)  # type: ignore[misc]
+    found = ended_before(run_paths, slurm)
+    assert is_over == (found is not None)
+    assert found is None or found.ending == entries[-1]

@@ -187,7 +187,7 @@ def test_the_epilog_removes_what_agents_have_left_in_memory(tmp_path: Path) -> N
     with named_for_the_dead(Path("/dev/shm")) as living:
         made = living.with_name(f"made{os.getpid()}")
         made.mkdir(0o700)
-        other = KeptState("other", str(tmp_path / "other"), "n1", 1, 0, 1, 1, (), now - 60, now + 600)
+        other = KeptState("other", str(tmp_path / "other"), "n1", 1, 0, 1, 1, (), now - 60, now + 600).sealed
         (made / RECORD).write_text(json.dumps(other._asdict()))
         made.rename(kept)
         for path in (expired, future):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from hpc_elastic.store.check import probe
+from hpc_elastic.store.check import pair, probe
 from hpc_elastic.store.check.findings import Finding, Level, directory_findings, pair_findings
 from hpc_elastic.store.check.pair import PairLimits, PairMember, PairProbe, PeerView, limits_on, probe_pair
 from hpc_elastic.store.check.probe import probe_directory, quick_probe
@@ -395,3 +395,29 @@ def test_of_many_nodes_only_some_are_named() -> None:
     peers = tuple(PEER._replace(rank=rank, node=f"n{rank}") for rank in range(1, 40))
     found = pair_findings(SEEN._replace(peers=peers, number_of_nodes=41))
     assert "n6, n7 and 32 more see each other, but not 1 of 41 nodes" in found[0].value
+
+
+def test_other_bytes_than_those_that_were_written_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No record can be kept there."""
+    read = probe.files.read
+    monkeypatch.setattr(probe.files, "read", lambda path: (read(path) or b"")[:-1])
+    failed = quick_probe(str(tmp_path))
+    assert "the bytes that are read are not those that were written" == failed[probe.WRITE]
+
+
+def test_the_space_is_that_of_the_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that counts no files, as some have it, tells no number of free ones."""
+    real = os.statvfs(tmp_path)
+    known = probe.space_of(str(tmp_path))
+    assert (real.f_frsize > 0, real.f_files > 0) == (known.free > 0, known.inodes is not None)
+    without = os.statvfs_result((*real[:5], 0, 0, 0, *real[8:]))
+    monkeypatch.setattr(os, "statvfs", lambda _: without)
+    assert probe.space_of(str(tmp_path)).inodes is None
+
+
+def test_many_nodes_list_no_more_often_together(tmp_path: Path) -> None:
+    """The pause of each is as long as there are nodes; of a few it is short."""
+    pauses = [pair._Meeting(str(tmp_path), nodes, PairLimits(), None)._poll_s for nodes in (2, 5, 100, 1000)]
+    assert [0.005, 0.005, 0.1, 1.0] == pauses

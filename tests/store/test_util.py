@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import StoreError, StoreTimeoutError
+from hpc_elastic.store.kv import util
 from hpc_elastic.store.kv.of_run import PrefixStore, open_store
 from hpc_elastic.store.kv.store import KeyValueStore
 from hpc_elastic.store.kv.util import barrier, get_all, store_timeout, synchronize
@@ -264,3 +265,10 @@ def test_a_store_that_fails_is_not_a_rank_that_is_late() -> None:
     with pytest.raises(StoreError, match="refuses") as caught:
         barrier(_Refuses(MemoryStore(), "kv"), 3, "b", 0.1, rank=0)
     assert not isinstance(caught.value, StoreTimeoutError)
+
+
+def test_a_store_of_torchs_has_keys_for_each_use() -> None:
+    """It does not tell how often a key was written, so that a key is written once."""
+    assert "prefix/0/name" == util._Use(object(), "barrier", 0, 1, "prefix", 1.0).key("name")
+    ours = util._Use(KeyValueStore(MemoryStore(), "kv"), "barrier", 0, 1, "prefix", 1.0)
+    assert "prefix/name" == ours.key("name")

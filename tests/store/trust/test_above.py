@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from hpc_elastic.errors import RunDirError
-from hpc_elastic.store.trust import TrustLevel, exposures, refuse_open, shared_text, way_to
+from hpc_elastic.store.plain_file import given_file
+from hpc_elastic.store.trust import TrustLevel, exposures, other_owner, refuse_open, shared_text, way_to
 
 NOBODY = 65534
 GROUP = 54321  # nobody's
@@ -104,3 +105,13 @@ def test_a_folder_that_cannot_be_looked_into_is_refused_by_its_owner() -> None:
         finally:
             os.seteuid(0)
     assert f"--run-dir {folder}_{GROUP}/run" in caught.value.fix
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_the_owner_of_a_given_file_is_told_if_that_is_another_user(tmp_path: Path) -> None:
+    """Not of one's own files, nor of those of root."""
+    file = tmp_path / "job.toml"
+    file.write_text("x")
+    assert "" == other_owner(given_file(str(file)))
+    os.chown(file, 65534, 65534)
+    assert "user nobody" == f"user {other_owner(given_file(str(file)))}"
