@@ -49,7 +49,7 @@ def test_an_agent_has_all_cpus_of_a_node_that_is_its_own(cluster: Cluster, mode:
     run.wait_ending()
     found = [json.loads((run.directory / f"place.{rank}").read_text()) for rank in range(2)]
     assert ["8", "8"] == [env["SLURM_CPUS_ON_NODE"] for env in found]
-    assert ["8", "8"] == [env["SLURM_CPUS_PER_TASK"] for env in found]
+    assert {8} == {int(env["SLURM_CPUS_PER_TASK"]) * int(env["LOCAL_WORLD_SIZE"]) for env in found}
 
 
 @pytest.mark.parametrize(

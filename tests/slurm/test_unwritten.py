@@ -176,6 +176,7 @@ def test_a_budget_of_so_many_allows_so_many(
     log_of(paths, LOG)
     for restart in range(most + 1):
         if restart:
+            log_of(paths, f"[10:00:00] hpc_elastic finish: {mark_text(restart, 'job', '7')}\n{LOG}")
             assert begin(paths, job, restart, budgets)[0] is None
         epoch = FIRST._replace(restart=restart)
         write(paths, BEGAN._replace(epoch=epoch), round_of(epoch, restart + 1))

@@ -79,18 +79,20 @@ def mark_text(start: int, noun: str, job_ref: str) -> str:
 
 
 def part_of(log: str, restart: int) -> str:
-    """Return the part of a log that one start has written, as far as its beginning is marked.
+    """Return the part of a log that one start has written; empty if a further start has not marked its own.
+
+    Slurm counts a restart, too, for a job that is requeued by hand before its script runs.
 
     Args:
         log: of the batch script.
         restart: of the start.
     """
-    began = 0
+    began = None if restart else 0
     for mark in _MARK.finditer(log):
         if int(mark[1]) > restart:
-            return log[began : mark.start()]
-        began = mark.end()
-    return log[began:]
+            return "" if began is None else log[began : mark.start()]
+        began = mark.end() if int(mark[1]) == restart else began
+    return "" if began is None else log[began:]
 
 
 def of_job(state: RunState, epoch: Epoch, told: SlurmSays) -> list[Unwritten]:
