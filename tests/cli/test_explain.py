@@ -20,6 +20,7 @@ from hpc_elastic.record.journal import (
     EpochStarted,
     FailedAlike,
     MarkedCheckpoint,
+    NodeUnfit,
     RanksStopped,
     RoundEnded,
     RoundFormed,
@@ -94,6 +95,23 @@ def test_a_failure_names_rank_node_cost_and_evidence(
     assert "see logs/attempt_2/3/stderr.log\n" in out
     assert "always on n2" in out
     assert f"hpc-elastic logs {paths.root}" in flat(out)
+
+
+def test_a_node_that_has_left_for_its_failures_need_not_be_left_out(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The run goes on without it by itself."""
+    write(
+        paths,
+        (0.0, STARTED),
+        (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)),
+        (150.0, RoundEnded(1, Cause.CRASH, ("n2",), NAN, None)),
+        (160.0, RoundFormed(2, EPOCH, MEMBERS, "n1", 1, None)),
+        (300.0, RoundEnded(2, Cause.CRASH, ("n2",), NAN, None)),
+        (301.0, NodeUnfit(EPOCH, "n2", "the same failure 2 times in a row", by_failures=True)),
+        (302.0, RoundFormed(3, EPOCH, MEMBERS[:1], "n1", 1, None)),
+    )
+    assert "nodes suspect" not in flat(explained(paths, capfd))
 
 
 def test_a_failure_on_several_nodes_blames_none(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:

@@ -152,7 +152,7 @@ def _places(paths: RunPaths, stop: Stop) -> list[str]:
 
 
 def _advice(run: RunFiles, account: Account, groups: Sequence[StopFact]) -> list[AdviceFact]:
-    found = [*_about_failures(account, groups), *_about_saves(run, account)]
+    found = [*_about_failures(run, account, groups), *_about_saves(run, account)]
     is_short = account.wall_s < _LONG_S
     start_s = sum(account.seconds.get(bucket, 0.0) for bucket in _OF_A_START)
     if (
@@ -245,8 +245,8 @@ def _running_s(run: RunFiles, account: Account) -> float:
     return max(0.0, begin + seconds - formed)
 
 
-def _about_failures(account: Account, groups: Sequence[StopFact]) -> list[AdviceFact]:
-    """Return whether the newest failures point to a node, or to the program."""
+def _about_failures(run: RunFiles, account: Account, groups: Sequence[StopFact]) -> list[AdviceFact]:
+    """Return whether the newest failures point to a node that has not left, or to the program."""
     if groups and groups[-1].first.cause is Cause.HANG:
         hangs = takewhile(lambda group: group.first.cause is Cause.HANG, reversed(groups))
         return [AdviceFact(Advice.READ_STACKS, sum(group.times for group in hangs))]
@@ -257,7 +257,8 @@ def _about_failures(account: Account, groups: Sequence[StopFact]) -> list[Advice
         return []
     is_on_several = any(len(span.crew.members) > 1 for span in account.series.spans)
     if len(group.nodes) == 1 and is_on_several:
-        return [AdviceFact(Advice.SUSPECT_NODE, group.times, group.nodes[0])]
+        has_left = group.nodes[0] in run.state.unfit
+        return [] if has_left else [AdviceFact(Advice.SUSPECT_NODE, group.times, group.nodes[0])]
     failure = group.last.failure or {}
     is_killed = failure.get("exitcode") == -signal.SIGKILL and not failure.get("message")
     return [AdviceFact(Advice.FIND_KILLER if is_killed else Advice.FIX_PROGRAM, group.times)]
