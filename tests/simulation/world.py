@@ -38,6 +38,7 @@ class World:
         self.is_verbose = is_verbose
         self.counts: Counter[str] = Counter()
         self.hub = getcurrent()
+        self.running: Node  # whose turn it is, or was last
         self.on_turn: Callable[[Node], None] = lambda _node: None
         self._story: list[tuple[float, str, object]] = []
         self._due: list[tuple[float, float, Callable[[], None]]] = []
@@ -119,6 +120,7 @@ class Node:
         if self.ready_at > self.world.now:  # it was frozen meanwhile
             self.world.at(self.ready_at, self._take_turn)
             return
+        self.world.running = self
         self._greenlet.switch()
         self.world.on_turn(self)
 

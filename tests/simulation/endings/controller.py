@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from hpc_elastic.errors import SlurmCommandError
 from hpc_elastic.slurm.client.answers import PastStart
 from hpc_elastic.slurm.client.commands import Slurm
-from tests.simulation.world import Node, World
+from tests.simulation.world import World
 
 ASK_S = (0.02, 0.3)  # how long a command of Slurm takes [s]
 NOTICE_S = 2.0  # until Slurm gives a node up that does not answer [s]
@@ -284,7 +284,8 @@ class Controller:
             if len(job.rows) == job.restarts:
                 job.rows.append(PastStart("REQUEUED", job.nodes))
             processes = job.processes
-            processes.signal()
+            if job.word == "RUNNING":  # else they have their signal
+                processes.signal()
             self.world.at(self.world.now + self.site.kill_wait_s, processes.kill)
         self._put_back(job, is_held=hold)
 
@@ -305,18 +306,16 @@ class Controller:
 
 
 class SimulatedSlurm(Slurm):
-    """The commands of Slurm on one node.
+    """The commands of Slurm, for whichever thread runs them.
 
     Args:
         controller: of the cluster.
-        node: where they are run.
         tell: is told of each command that changes something, with the job.
     """
 
-    def __init__(self, controller: Controller, node: Node, tell: Callable[[str, str], None]) -> None:
+    def __init__(self, controller: Controller, tell: Callable[[str, str], None]) -> None:
         super().__init__({})
         self._controller = controller
-        self._node = node
         self._tell = tell
 
     def _run(self, *argv: str, **_options: object) -> str:
@@ -324,7 +323,7 @@ class SimulatedSlurm(Slurm):
 
     def _job(self, job_ref: str) -> Job | None:
         world = self._controller.world
-        self._node.wait(world.random.uniform(*ASK_S))
+        world.running.wait(world.random.uniform(*ASK_S))
         if world.now < self._controller.away_until:
             raise SlurmCommandError(("scontrol",), 1, "Unable to contact slurm controller (connect failure)")
         return self._controller.jobs.get(job_ref)
@@ -342,8 +341,17 @@ class SimulatedSlurm(Slurm):
         return None if job is None else job.fields()
 
     def show_config(self) -> str:
-        """Return settings by which Slurm requeues no job that it has preempted by itself."""
-        return ""
+        """Return the settings of the cluster; by these jobs are requeued by who cares for them."""
+        return f"KillWait = {self._controller.site.kill_wait_s:.0f} sec\n"
+
+    def show_partition(self, name: str) -> dict[str, str]:
+        """Return the grace of the partition."""
+        return {"PartitionName": name, "GraceTime": f"{self._controller.site.grace_s:.0f}"}
+
+    def time_left_s(self, job_ref: str) -> float | None:
+        """Return that a job has no time limit: the one of the simulation comes without a warning."""
+        self._job(job_ref)
+        return None
 
     def past_starts(self, job_ref: str) -> list[PastStart]:
         """Return what accounting has of the starts of a job."""

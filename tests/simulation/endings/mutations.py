@@ -79,6 +79,15 @@ ENDING_MUTATIONS = (
         ("endings script",),
     ),
     Mutation(
+        "a job whose script was killed is handed back only once its workers have saved",
+        (
+            Change(
+                "hpc_elastic.slurm.watch.job_watch:JobWatch._reason", "self._last_resort.at_once()", "pass"
+            ),
+        ),
+        ("endings script",),
+    ),
+    Mutation(
         "a start that has a record is charged again",
         (
             Change(f"{_UNWRITTEN}:of_job", "known.restart + is_recorded", "known.restart"),

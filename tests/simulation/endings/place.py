@@ -30,7 +30,7 @@ class Place:
     def clear(self) -> None:
         """Take all away that a schedule has left."""
         for name in os.listdir(self.paths.root):
-            if name.endswith(".out"):
+            if name.endswith(".out") or name == os.path.basename(self.paths.site):
                 os.unlink(os.path.join(self.paths.root, name))
         for name in os.listdir(self.paths.checkpoints):
             os.unlink(os.path.join(self.paths.checkpoints, name))

@@ -12,6 +12,7 @@ from tests.simulation.broken import BrokenError
 from tests.simulation.endings.controller import Accounting, Controller, Job, Site
 from tests.simulation.endings.place import Place
 from tests.simulation.endings.starts import JobStart
+from tests.simulation.endings.threads import simulated_threads
 from tests.simulation.endings.truth import Truth
 from tests.simulation.lock import LockFile
 from tests.simulation.mount import Weather
@@ -60,7 +61,7 @@ class Endings:
         dice = self.world.random
         self.budgets = self._budgets()
         self.site = Site(
-            kill_wait_s=dice.choice((2.0, 5.0, 10.0)),
+            kill_wait_s=dice.choice((3.0, 5.0, 10.0)),
             accounting=dice.choice(chances.accounting),
             keeps_log=dice.random() < chances.logs,
             keeps_preempt_time=dice.random() < 0.7,
@@ -72,6 +73,7 @@ class Endings:
         self.controller = Controller(self.world, self.site, self._write, self._make)
         self.truth = Truth(self)
         self._starts: dict[str, list[JobStart]] = {}
+        self._process_of: dict[Node, JobStart] = {}  # that of agents, by their threads
 
     def _budgets(self) -> RequeueBudgets:
         dice = self.world.random
@@ -99,15 +101,25 @@ class Endings:
         Raises:
             AssertionError: something did not hold.
         """
-        try:
-            self._begin()
-            while self._goes_on() and self.world.step():
-                pass
-            if not self._goes_on():
-                return
-            self.truth.check_end()
-        finally:
-            self.world.end()
+        with simulated_threads(self.world, self._thread_begins):
+            try:
+                self._begin()
+                while self._goes_on() and self.world.step():
+                    pass
+                if self._goes_on():
+                    self.truth.check_end()
+            finally:
+                self.world.end()
+
+    def _thread_begins(self, maker: Node, thread: Node) -> None:
+        """Have a thread end with its process."""
+        start = self._process_of[maker]
+        self._process_of[thread] = start
+        start.threads.append(thread)
+
+    def agents_begin(self, start: JobStart, node: Node) -> None:
+        """Take note of the process of the agents of a start."""
+        self._process_of[node] = start
 
     def _goes_on(self) -> bool:
         if self.world.now > MOST_S:

@@ -38,14 +38,16 @@ from hpc_elastic.record.journal import (
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.record.state import RunState, has_ended
-from hpc_elastic.slurm.client import deadlines
+from hpc_elastic.record.why_left import Notice
 from hpc_elastic.slurm.client.commands import look
 from hpc_elastic.slurm.client.job_standing import Standing, standing
 from hpc_elastic.slurm.end.finish import Finish
 from hpc_elastic.slurm.end.unwritten import mark_text
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
+from hpc_elastic.slurm.watch.job_watch import JobPlace, JobWatch, WatchOptions
 from tests.simulation.endings.controller import Job, SimulatedSlurm
 from tests.simulation.endings.place import RUN_ID
+from tests.simulation.endings.threads import ProcessClock
 from tests.simulation.lock import SimulatedLock
 from tests.simulation.mount import Mount, Weather
 from tests.simulation.world import Node
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
 
 CALM = Weather()
 _POLL_S = 0.5
+_LOOK_S = 0.2
+HAND_BACK_S = 2.5  # in which agents can give a job back [s]
 _LEASE_S = 3.0  # until the loss of a node is recorded [s]
 _KILLED, _TERMINATED = 137, 143  # exit codes of srun
 _RELAUNCHES = 4
@@ -96,8 +100,11 @@ class JobStart:
         self._heard = False
         self._ignores = False  # signals, in the script
         self._listens = False  # the agents have their handlers
-        self._signalled = False
+        self.signals = 0  # that have come to the agents of this srun
         self._agents_code = 0
+        self._works = False  # a round has begun
+        self._script_died_at: float | None = None
+        self.threads: list[Node] = []  # of the agents
         self.script = run.world.new_node(f"{job.ref}.{self.restart}")
         self.agents: Node | None = None
 
@@ -123,29 +130,47 @@ class JobStart:
         if not self._ignores:
             self._heard = True
         if self.agents is not None and not self.agents.is_over:
-            self._signalled = True
+            self.signals += 1
             if not self._listens:
-                self._agents_code = _TERMINATED
-                self.agents.kill()
+                self._kill_agents(_TERMINATED)
 
     def kill(self) -> None:
         """Kill script and agents."""
-        for node in (self.script, self.agents):
-            if node is not None and not node.is_over:
-                self.is_disturbed = True
-                node.kill()
+        self.is_disturbed |= not (self.script.is_over and self._had_time())
+        self.script.kill()
+        self._kill_agents(_KILLED)
 
     def kill_agents(self) -> bool:
         """Kill the agents alone; return whether there are any."""
         if self.agents is None or self.agents.is_over:
             return False
-        self._agents_code = _KILLED
-        self.agents.kill()
+        self._kill_agents(_KILLED)
         return True
+
+    def _kill_agents(self, code: int) -> None:
+        if self.agents is not None and not self.agents.is_over:
+            self._agents_code = code
+            self.agents.kill()
+        self._end_threads()
+
+    def _end_threads(self) -> None:
+        """End the threads of the agents; a program of the world cannot end another one itself."""
+        for thread in self.threads:
+            self.run.world.at(self.run.world.now, thread.kill)
+        self.threads = []
+
+    def _had_time(self) -> bool:
+        """Tell whether agents that listen have had time to give the job back since the script was killed."""
+        world, agents = self.run.world, self.agents
+        if self._script_died_at is None or agents is None or agents.is_over:
+            return agents is not None and agents.is_over and not agents.is_killed
+        is_late = world.now >= self._script_died_at + HAND_BACK_S
+        return is_late and world.now > self.run.controller.away_until + HAND_BACK_S
 
     def kill_script(self) -> None:
         """Kill the script alone, and what it runs; without agents that listen nobody is left."""
-        self.is_disturbed |= self.agents is None or self.agents.is_over or not self._listens
+        self.is_disturbed |= self.agents is None or self.agents.is_over or not self._works
+        self._script_died_at = self.run.world.now
         self.script.kill()
 
     # the batch script
@@ -219,16 +244,16 @@ class JobStart:
             run_id=RUN_ID,
             node_list=",".join(self.job.nodes),
         )
-        finish = Finish(start, run.budgets, self._slurm(node), node, self._say)
+        finish = Finish(start, run.budgets, self._slurm(), node, self._say)
         finish.log = self._log(node, Role.SCRIPT, is_member=False)
         return finish
 
     def _say(self, text: str) -> None:
         self.run.world.tell(f"{self.name}: ", text)
 
-    def _slurm(self, node: Node) -> SimulatedSlurm:
+    def _slurm(self) -> SimulatedSlurm:
         return SimulatedSlurm(
-            self.run.controller, node, lambda what, ref: self.run.truth.commanded(self, what, ref)
+            self.run.controller, lambda what, ref: self.run.truth.commanded(self, what, ref)
         )
 
     def _log(self, node: Node, role: Role, *, is_member: bool) -> RunLog:
@@ -241,7 +266,9 @@ class JobStart:
         """Start the agents and wait for them; return their exit code."""
         self.run.truth.agents_begin(self)
         agents = self.run.world.new_node(f"{self.job.nodes[0]} ({self.name})")
-        self.agents, self._listens, self._signalled, self._agents_code = agents, False, False, 0
+        self.agents, self._listens, self.signals, self._agents_code = agents, False, 0, 0
+        self._works = False
+        self.run.agents_begin(self, agents)
         agents.start(lambda: self._agents(agents, relaunch))
         while not agents.is_over:
             self.script.wait(_POLL_S)
@@ -258,11 +285,7 @@ class JobStart:
         except RunDirError as error:
             self.run.world.tell(f"{self.name}: refused: {error.message}")
             self._agents_code = ExitCode.USAGE
-
-    @property
-    def is_signalled(self) -> bool:
-        """Whether SIGTERM has come to agents that listen."""
-        return self._signalled
+        self._end_threads()
 
 
 class Agents:
@@ -282,6 +305,22 @@ class Agents:
         nodes = len(start.job.nodes)
         self.settings = MeetingSettings(min_nodes=nodes, max_nodes=nodes)
         self._dice = start.run.world.random
+        self._notices: list[Notice] = []
+        place = JobPlace(start.run.place.paths, start.job.ref, start.restart, start.job.nodes, None)
+        self._watch = JobWatch(place, WatchOptions(), start._slurm(), ProcessClock(node), self)
+
+    # hpc_elastic.slurm.watch.job_watch.Loop
+
+    def hear(self, notice: Notice) -> None:
+        """Take note of a notice of the watch."""
+        self._notices.append(notice)
+
+    def wake(self) -> None:
+        """Do nothing: it looks often."""
+
+    def held_up_s(self) -> float:
+        """Return that it is never held up [s]."""
+        return 0.0
 
     def run(self) -> int:
         """Meet, work, and leave; return the exit code of srun.
@@ -298,9 +337,12 @@ class Agents:
         if state.epoch != self.epoch or state.ending is not None:
             return self._sent_away(state)
         self.node.wait(self._dice.uniform(0.1, 1.0))
-        if self.start.is_signalled:
+        if self.start.signals:
             return self._drain(1)
-        return self._work(self._meet())
+        state = self._meet()
+        self.start._works = True
+        self._watch.begin(is_first=True)
+        return self._work(state)
 
     def _admitted(self, state: RunState) -> RunState:
         refuse_stranger(state, self.epoch, self.start.job.ref, self.settings, "the run directory")
@@ -336,7 +378,6 @@ class Agents:
         step = max(newest_step(run.place.paths, 0), 0)
         next_save = self._dice.uniform(*run.saves_after_s) + run.world.now
         done_at = run.world.now + self._dice.uniform(*_WORK_S)
-        is_first = True  # an agent that begins asks Slurm once whether the job is in a grace
         while True:
             self.node.wait(self._dice.uniform(0.3, 0.9))
             state = self._patiently(self.log.refresh)
@@ -346,9 +387,8 @@ class Agents:
             start.succeeds |= run.world.now >= done_at
             if start.crashes or start.succeeds or start.lost_node:
                 return self._end_round()
-            if start.is_signalled or (is_first and self._is_in_grace()):
+            if start.signals or self._notices:
                 return self._drain(step)
-            is_first = False
             if run.world.now >= next_save:
                 run.place.save(step)
                 run.world.tell(f"{start.name}: saved step {step}")
@@ -364,36 +404,32 @@ class Agents:
             return 0
         return self._lose(self.start.lost_node)
 
-    def _why(self) -> deadlines.Why | None:
-        """Ask Slurm why a signal has come; None: it does not answer."""
-        try:
-            fields = self.start._slurm(self.node).show_job(self.start.job.ref)
-        except HpcElasticError:
-            return None
-        return None if fields is None else deadlines.why(fields, self.start.restart, deadlines.Site())
-
-    def _is_in_grace(self) -> bool:
-        """Ask once whether the job is being preempted, as an agent that begins does."""
-        found = self._why()
-        return found is not None and found.cause is Cause.PREEMPTION
-
     def _drain(self, step: int) -> int:
         """Save and leave, as Slurm wants the nodes."""
         node, run = self.start.job.nodes[0], self.start.run
-        asked = Asked("SIGTERM")
+        asked = Asked("SIGTERM") if self.start.signals else Asked()
         self._write(DrainRequested(Cause.PREEMPTION, node, Then.LEAVE, "", self.epoch, asked=asked))
-        found = self._why()
-        if found is not None:
-            cause = found.cause or Cause.PREEMPTION
-            self._write(DrainExplained(self.epoch, cause, found.words, found.left_s, found.answer))
         running = self.log.state.running
         if running is not None:
             self._write(StopAgreed(running.number, step))
-        self.node.wait(self._dice.uniform(*run.save_takes_s))
+        saved_at, asked_for = run.world.now + self._dice.uniform(*run.save_takes_s), 0
+        while run.world.now < saved_at or self._watch.is_asking:
+            while asked_for < self.start.signals:  # each signal may have another reason
+                self._watch.ask_why(self.node.monotonic(), is_warning=False)
+                asked_for += 1
+            self.node.wait(_LOOK_S)
+            self._explain()
         if running is not None:
             run.place.save(step)
         saved = newest_step(run.place.paths, BEGINNING)
         return self._leave(None if saved == BEGINNING else saved)
+
+    def _explain(self) -> None:
+        """Record what Slurm has told of a signal."""
+        while self._notices:
+            told = self._notices.pop(0)
+            if told.explains:
+                self._write(DrainExplained(self.epoch, told.cause, told.detail, answer=told.answer))
 
     def _lose(self, name: str) -> int:
         """Leave, as too few nodes are left."""
@@ -415,7 +451,7 @@ class Agents:
 
     def _in_place_of_the_script(self) -> None:
         """Finish the start where the batch script is gone, as `hpc_elastic.slurm.end.batch_host` does."""
-        slurm, ref = self.start._slurm(self.node), self.start.job.ref
+        slurm, ref = self.start._slurm(), self.start.job.ref
         stands = Standing.UNKNOWN
         while stands is Standing.UNKNOWN or self.start.lost_node:
             with suppress(HpcElasticError):

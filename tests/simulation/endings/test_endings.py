@@ -10,7 +10,7 @@ from tests.simulation.endings.scenario import ENDINGS, FAULTS
 from tests.simulation.mutations import Mutation, catch
 from tests.simulation.worlds import simulate
 
-SEEDS = 40
+SEEDS = 25
 RARE = {
     "a grace that begins before agents are started again is not seen",
     "accounting is believed though the last start is not in it",
