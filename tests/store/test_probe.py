@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from hpc_elastic.store import files
 from hpc_elastic.store.check import pair, probe
 from hpc_elastic.store.check.findings import Finding, Level, directory_findings, pair_findings
 from hpc_elastic.store.check.pair import PairLimits, PairMember, PairProbe, PeerView, limits_on, probe_pair
@@ -401,8 +402,8 @@ def test_other_bytes_than_those_that_were_written_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No record can be kept there."""
-    read = probe.files.read
-    monkeypatch.setattr(probe.files, "read", lambda path: (read(path) or b"")[:-1])
+    read = files.read
+    monkeypatch.setattr(files, "read", lambda path: (read(path) or b"")[:-1])
     failed = quick_probe(str(tmp_path))
     assert "the bytes that are read are not those that were written" == failed[probe.WRITE]
 
