@@ -9,8 +9,8 @@ import pytest
 
 from hpc_elastic.account import read as account_read
 from hpc_elastic.account.facts import Doing, WorkFact, encode_fact
-from hpc_elastic.account.gpus import GpuUse, NodeGpus, summary_of
-from hpc_elastic.account.read import read_facts
+from hpc_elastic.account.gpus import GpuUse, NodeGpus, encode_gpus, summary_of
+from hpc_elastic.account.read import read_facts, read_gpus
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store.files import read
 
@@ -34,6 +34,15 @@ def test_a_file_that_goes_while_they_are_read_costs_no_other(
     monkeypatch.setattr(account_read, "read", late)
     assert ["n2.1"] == [fact.agent for fact in read_facts(paths)]
     assert [] == read_facts(RunPaths(tmp_path / "none"))
+
+
+def test_the_gpus_of_nodes_are_read_from_their_own_files(tmp_path: Path) -> None:
+    """Whatever else a user has put beside them."""
+    paths = RunPaths(tmp_path)
+    os.mkdir(paths.gpus)
+    for name, node in (("n1.json", "n1"), ("n2.json.bak", "n2")):
+        Path(paths.gpus, name).write_bytes(encode_gpus(NodeGpus(node, 1.0)))
+    assert ["n1"] == [one.node for one in read_gpus(paths)]
 
 
 def test_gpus_whose_drivers_tell_no_share_have_no_least_busy_one() -> None:

@@ -211,3 +211,11 @@ def test_a_drill_is_told_as_one() -> None:
     assert "lost n3; drill: the agent on n3 is killed" == text(stop)
     (stop,) = stops(STARTED, FIRST, drill, DrillCalledOff(EPOCH, "1", "nothing was struck"), lost)
     assert "lost n3" == text(stop)
+
+
+def test_a_round_that_paused_for_nodes_which_never_came_has_ended_for_want_of_them() -> None:
+    """That it paused for another membership says nothing of the end."""
+    said = "1 of 2 nodes joined; missing: n2"
+    paused = RoundEnded(1, Cause.MEMBERSHIP, (), None)
+    (stop,) = stops(STARTED, FIRST, paused, Drained(EPOCH, Cause.JOIN_TIMEOUT, None, said, missing=("n2",)))
+    assert (Cause.JOIN_TIMEOUT, ("n2",)) == (stop.cause, stop.nodes)

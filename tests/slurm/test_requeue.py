@@ -77,8 +77,11 @@ def test_a_controller_that_is_busy_has_refused_nothing(job: FakeJob, words: str)
     assert clock.monotonic() - began >= PATIENCE_S
 
 
-def test_a_refusal_is_taken_for_an_answer(job: FakeJob) -> None:
-    """There is something else to do in the seconds that are left."""
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_a_refusal_is_taken_for_an_answer(job: FakeJob, *, is_seen: bool) -> None:
+    """There is something else to do in the seconds that are left, also where squeue tells nothing."""
+    if not is_seen:
+        job.fail(show=10_000)
     job.refuse("requeue", "Requested operation is presently disabled for job 7")
     clock = FakeClock()
     began = clock.monotonic()
