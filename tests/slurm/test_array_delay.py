@@ -81,6 +81,27 @@ def test_only_tasks_that_come_back_are_started(paths: RunPaths) -> None:
     assert ["update 7_1 StartTime=now+3"] == slurm.done
 
 
+def test_a_task_that_was_never_requeued_keeps_its_begin(paths: RunPaths) -> None:
+    """Its user has chosen when it begins; squeue alone tells the two not apart."""
+    slurm = Slurm(BACK, **{**WAITS, "Restarts": "0"})
+    assert ([], []) == (start_returned(paths, "7", slurm), slurm.done)
+
+
+def test_each_task_watches_its_own_limit(paths: RunPaths) -> None:
+    """It has one of its own, and no other node looks at it."""
+    asked = threading.Event()
+
+    class Limited(Slurm):
+        def time_left_s(self, job_ref: str) -> float | None:  # noqa: ARG002 - there is one task
+            asked.set()
+            return None
+
+    watch = TaskWatch(paths, ENV, WatchOptions(), Limited(), EventLoop(SystemClock()), pauses_s=())
+    watch.begin(is_first=False)
+    assert asked.wait(LIMIT_S)
+    watch.close()
+
+
 def test_the_first_node_of_a_round_does_it(paths: RunPaths) -> None:
     """The others leave it to that one; a Slurm that is away is no error."""
     slurm = Slurm(BACK, **WAITS)

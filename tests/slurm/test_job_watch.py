@@ -242,6 +242,30 @@ def test_a_warning_may_be_a_preemption(listen: Listen) -> None:
     assert (Cause.PREEMPTION, 100.0 + 40 + 15) == (told.cause, told.until)
 
 
+PREEMPTED = {"JobState": "RUNNING", "PreemptTime": "2026-11-21T20:00:00", "EndTime": "2026-11-21T20:00:40"}
+
+
+@pytest.mark.parametrize(
+    ("job", "left", "is_told", "has_end"),
+    [
+        (PREEMPTED, [40.0], True, True),
+        (PREEMPTED, [None], True, False),
+        (PREEMPTED, [], False, False),  # Slurm does not answer
+        ({"JobState": "RUNNING"}, [40.0], False, False),
+    ],
+)
+def test_a_grace_that_began_before_the_agent_is_told(
+    listen: Listen, job: dict[str, str], left: list[float | None], *, is_told: bool, has_end: bool
+) -> None:
+    """With its end, where Slurm knows one."""
+    heard = listen(Answers(job, left))
+    assert is_told == heard.watch._tell_grace()
+    told = heard.take()
+    assert is_told == (told is not None)
+    if told is not None:
+        assert (Cause.PREEMPTION, has_end) == (told.cause, told.until is not None)
+
+
 class CountingClock(SystemClock):
     """A clock that counts how often it is read."""
 

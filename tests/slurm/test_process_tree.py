@@ -174,7 +174,7 @@ signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGUSR2])
 open_before = len(os.listdir("/proc/self/fd"))
 {fault}
 code = run_apart(work)
-sys.stdout.flush()
+print("result", code, flush=True)
 sys.exit(code)
 """
 NO_ROOM = """
@@ -190,3 +190,19 @@ def test_the_work_has_the_signals_of_its_caller(fault: str, told: str) -> None:
     argv = [sys.executable, "-c", APART.format(fault=fault)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
     assert (5, told) == (done.returncode, done.stdout.strip()[: len(told)]), done.stderr
+    assert "result 5" in done.stdout
+
+
+def test_signals_are_passed_on_where_the_kernel_has_no_descriptors_of_processes() -> None:
+    """Before Linux 5.3, or in a sandbox: by the number of the process."""
+    refuse = "def refuse(*_): raise OSError(38, 'Function not implemented')\nos.pidfd_open = refuse\n"
+    code = WORK.format(body=HEARS).replace("\nsys.exit", f"\n{refuse}sys.exit")
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert line(process).startswith("pid ")
+        process.send_signal(signal.SIGUSR1)
+        assert "SIGUSR1" == line(process)
+        assert 7 == process.wait(timeout=120)
+    finally:
+        process.kill()
+        process.communicate()

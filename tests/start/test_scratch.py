@@ -198,3 +198,16 @@ def test_the_epilog_removes_what_agents_have_left_in_memory(tmp_path: Path) -> N
             assert [True, False, False] == [path.exists() for path in (kept, expired, future)]
         finally:
             shutil.rmtree(kept, ignore_errors=True)
+
+
+def test_an_agent_whose_folder_is_taken_has_a_directory_beside_it(tmp_path: Path) -> None:
+    """Another user may have made the folder, or a file of its name; the place itself may be a link."""
+    place = tmp_path / "shm"
+    place.mkdir()
+    (tmp_path / "link").symlink_to(place)
+    folder(place).write_text("taken")
+    with scratch_directory([str(tmp_path / "link")]) as path:
+        assert Path(path).parent == tmp_path / "link"
+        assert Path(path).name.startswith(f"{folder(place).name}-{os.getpid()}-")
+        assert 0o700 == os.stat(path).st_mode & 0o777
+    assert [folder(place).name] == os.listdir(place)
