@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+
+@contextmanager
+def no_look_for_garbage() -> Iterator[None]:
+    """Keep the objects that are made meanwhile out of the search for garbage: imports make them to stay."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def lazy_names(

@@ -27,6 +27,7 @@ WIDTH = 80  # columns of a terminal
 MOST_NAMES = 8  # of nodes in a line
 _ESCAPED_BYTE = 0xDC00  # stands for a byte that is no text: 0xDC80 to 0xDCFF
 _SHORT = 0x100
+_UNITS, _UNIT = ("B", "K", "M", "G", "T"), 1024  # of a size in bytes
 
 
 def count_text(number: int, noun: str) -> str:
@@ -37,6 +38,14 @@ def count_text(number: int, noun: str) -> str:
 def are_text(number: int, noun: str) -> str:
     """Return ``1 node is``, ``2 nodes are``."""
     return f"{count_text(number, noun)} {'is' if number == 1 else 'are'}"
+
+
+def bytes_text(size: int) -> str:
+    """Return a size as Slurm writes it, e.g. ``8G`` or ``1.5G``."""
+    number, unit = float(size), 0
+    while number >= _UNIT and unit < len(_UNITS) - 1:
+        number, unit = number / _UNIT, unit + 1
+    return f"{number:.1f}".removesuffix(".0") + _UNITS[unit]
 
 
 def few_text(names: Sequence[str]) -> str:

@@ -38,6 +38,7 @@ BAD_NAMES_ALLOWED = {  # modules that users of torch import by this name
 
 # Modules that would make a thousand nodes read thousands of files more at the same moment.
 HEAVY = {
+    "argcomplete",
     "asyncio",
     "concurrent",
     "email",
@@ -52,7 +53,6 @@ HEAVY = {
     "rich",
     "submitit",
     "torch",
-    "typer",
     "urllib",
 }
 LIGHT_STARTS = [
@@ -141,7 +141,7 @@ def test_files_are_named_for_what_they_hold() -> None:
     assert set() == bad - BAD_NAMES_ALLOWED
 
 
-PRINTS = {"typer.echo", "typer.secho", "click.echo", "click.secho", "print"}
+PRINTS = {"print"}
 
 
 def _called(tree: ast.Module) -> Iterator[str]:

@@ -35,8 +35,6 @@ READERS = {
     "slurm/nodes/nodes.py": "numbers that Slurm prints",
     # what bash, Python, torch and programs say
     "agent/server/exit_barrier.py": "torch's words for a store that lacks an operation",
-    "cli/run/flags.py": "argparse's errors",
-    "cli/usage.py": "click's errors",
     "node/workers/stacks.py": "stacks that Python prints",
     "processes/numa.py": "what the driver of GPUs tells",
     "processes/linux.py": "files of the kernel",
@@ -48,7 +46,8 @@ READERS = {
     # what the user has written
     "api/start.py": "options in an error, which are put as Python's arguments",
     "cli/commands/submitting/adopt.py": "lines of job scripts",
-    "cli/typer_app.py": "words of a command line",
+    "cli/app.py": "words of a command line",
+    "cli/usage.py": "words of a command line",
     "cli/job_options.py": "options of a command line",
     "cli/run/options.py": "options of a command line",
     "cli/run/values.py": "options of a command line",

@@ -33,7 +33,7 @@ def main(argv: "Sequence[str] | None" = None) -> int:
         from hpc_elastic.cli.commands.ending.finish import main as finish  # noqa: PLC0415 - light on nodes
 
         return finish(words[1:])
-    from hpc_elastic.cli.app import run as run_app  # noqa: PLC0415 - heavy, not for nodes
+    from hpc_elastic.cli.app import run as run_app  # noqa: PLC0415 - not for nodes
 
     return run_app(words)
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable
-from typing import Annotated
 
-from hpc_elastic.cli.parameters import Flag, Positional
 from hpc_elastic.cli.say import say_aside
 from hpc_elastic.errors import HpcElasticError, InputError, RunDirError
 from hpc_elastic.ids import RUNS_FOLDER
@@ -32,15 +29,6 @@ from hpc_elastic.slurm.submit import run_dir
 from hpc_elastic.store.plain_file import list_plain
 from hpc_elastic.text import for_shell, visible
 
-AsJson = Annotated[bool, Flag(("--json",), "Print the facts as JSON, for programs.")]
-JsonOfStatus = Annotated[bool, Flag(("--json",), "Print the state afterwards as `status --json` does.")]
-
-RunArgument = Annotated[
-    str,
-    Positional(
-        "RUN", f"Run directory, or a run id, job id or job name found below ./{RUNS_FOLDER}.", names_of_runs
-    ),
-]
 Choose = Callable[[str, list[str]], str]  # gets a job name and the directories of several runs
 _OF_DATE = re.compile(r"-\d{8}-\d{6}-[0-9a-f]+$")  # the part that `submit` adds to the job name in a run id
 _FIX = "give the directory that submit printed"
@@ -88,6 +76,8 @@ def _unknown(word: str, there: Folder) -> RunDirError:
         return RunDirError(
             f"{name} belongs to user {there.foreign[theirs[-1]]}", where="RUN", fix="ask its owner"
         )
+    import difflib  # noqa: PLC0415 - only after a mistake
+
     near = difflib.get_close_matches(word, there.runs, n=1)
     proposed = [for_shell(os.path.join(RUNS_FOLDER, name)) for name in near]
     fix = f"perhaps {proposed[0]}" if proposed else _ALL if there.runs else _FIX

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from hpc_elastic.errors import InputError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.text import visible, visible_lines, wrapped
 
 _COLOURS = {"red": 31, "green": 32, "yellow": 33}
 _BOLD = "\x1b[1m"
+_OF_A_RUN = ("RUN", "run_dir")  # how errors about a run name their place by themselves
 
 
 def say(text: str = "", *, err: bool = False) -> None:
@@ -77,6 +81,21 @@ def complain(message: str, fix: str = "") -> int:
     text = message if not fix or "\n  fix: " in message else f"{message}\n  fix: {fix}"
     say(f"error: {text}", err=True)
     return ExitCode.USAGE
+
+
+@contextmanager
+def named(place: str) -> Iterator[None]:
+    """Have errors about a run name the place where the user has given it.
+
+    Args:
+        place: an argument or a flag.
+    """
+    try:
+        yield
+    except InputError as error:
+        if error.where in _OF_A_RUN:
+            error.where = place
+        raise
 
 
 def _write(text: str, *, err: bool = False) -> None:

@@ -1,138 +1,166 @@
-"""The messages about options and words that the command line does not know."""
+"""The advice on words that a command line does not know."""
 
 from __future__ import annotations
 
 import difflib
 import os
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
+from hpc_elastic.cli.arguments import PROGRAM
+from hpc_elastic.cli.commands import COMMANDS, OF_NODES
+from hpc_elastic.cli.parser import LIKE, Slip, near
 from hpc_elastic.settings.table import JOB
-from hpc_elastic.slurm.job import options
 from hpc_elastic.text import line_for_shell
 
-_JOB_COMMANDS = ("submit", "render")
-_SWITCHES = frozenset(
-    {"--dry-run", "--skip-sbatch-test"}
-    | {f"--{no}{row.flag[2:]}" for row in JOB.values() if row.is_switch for no in ("", "no-")}
-)
-_ALL_FLAGS = sorted(_SWITCHES | {row.flag for row in JOB.values()})
+_PYTHON: Final = "the program runs with the Python that --python names"
+_ONE_COPY: Final = "the program is not copied, each start runs its files as they are then"
+_BY_AGENTS: Final = "the job script sets it for the agents; leave it out"
+_OF_A_JOB: Final = {  # options of other programs -> their counterparts here
+    "after": "a job that waits for another one: --dependency afterok:JOBID",
+    "afterok": "a job that waits for another one: --dependency afterok:JOBID",
+    "conda": f"{_PYTHON}: --python ENVIRONMENT/bin/python",
+    "conda-env": f"{_PYTHON}: --python ENVIRONMENT/bin/python",
+    "venv": f"{_PYTHON}: --python VENV/bin/python",
+    "virtualenv": f"{_PYTHON}: --python VENV/bin/python",
+    "snapshot": f"{_ONE_COPY}; to keep them: copy them, and name the copy with --workdir",
+    "copy-code": f"{_ONE_COPY}; to keep them: copy them, and name the copy with --workdir",
+    "profile": "settings that several jobs share go into a job file: hpc-elastic submit NAME.toml; "
+    "Slurm's own profiling: -o profile=VALUE",
+    "config": "settings go into a job file: hpc-elastic submit NAME.toml -- train.py",
+    "image": "a container is a prefix of the command: --container 'apptainer exec --nv IMAGE'",
+    "gpu": "GPUs are counted per node: --gpus-per-node N",
+    "gpus": "GPUs are counted per node: --gpus-per-node N",
+    "num-gpus": "GPUs are counted per node: --gpus-per-node N",
+    "num-nodes": "write --nodes N",
+    "nnodes": "write --nodes N, or --nodes MIN:MAX",
+    "nproc-per-node": "write --workers-per-node N; without it there is one per GPU",
+    "nproc": "write --workers-per-node N; without it there is one per GPU",
+    "timeout": "the time limit of one start: --time TIME",
+    "walltime": "the time limit of one start: --time TIME",
+    "queue": "write --partition NAME",
+    "project": "write --account NAME",
+    "memory": "write --mem SIZE",
+    "requeue": "runs come back by themselves; --max-requeues N limits that",
+    "retries": "write --max-restarts N",
+    "max-retries": "write --max-restarts N",
+    "detach": "submit does not wait; to follow the run: hpc-elastic logs -f RUN",
+    "wait": "follow the run after submit: hpc-elastic logs -f RUN",
+    "dry": "write --dry-run",
+    "test-only": "write --dry-run",
+    "from-checkpoint": "a run goes on from a checkpoint of its own: --resume RUN --from-step N",
+    "master-addr": _BY_AGENTS,
+    "master-port": _BY_AGENTS,
+    "node-rank": _BY_AGENTS,
+    "rdzv-backend": _BY_AGENTS,
+    "rdzv-endpoint": _BY_AGENTS,
+    "rdzv-id": _BY_AGENTS,
+    "standalone": "to run here and now: --local 1",
+}
+_OF_OTHERS: Final[Mapping[tuple[str, str], str]] = {  # the same of the other commands
+    ("status", "watch"): "to look again and again: hpc-elastic watch RUN",
+    ("status", "follow"): "to look again and again: hpc-elastic watch RUN",
+    ("logs", "tail"): "write --lines N",
+    ("logs", "stderr"): "the lines of both streams are shown together; --rank R shows those of one worker",
+    ("stop", "force"): "to end a run at once, unsaved: hpc-elastic cancel RUN",
+    ("stop", "now"): "to end a run at once, unsaved: hpc-elastic cancel RUN",
+    ("cancel", "save"): "to save and end a run: hpc-elastic stop RUN",
+    ("report", "html"): "write --format html",
+    ("lint", "write"): "write --fix",
+}
+_MORE_LIKE = 0.8  # a flag that is proposed before anything else
 
 
-def message_of(error: Exception) -> str:
-    """Return the fault in the words, in one line."""
-    flag, value, least = _number_of(error)
-    if flag:
-        what = "not a whole number" if least is None else f"less than {least}"
-        return f"{flag}: {value!r} is {what}"
-    name = getattr(error, "option_name", None)
-    if name is not None and hasattr(error, "possibilities"):
-        return f"No such option: {name}"
-    return str(getattr(error, "format_message", error.__str__)())
+def advice_on(slip: Slip) -> str:
+    """Return the words to write in place of unknown ones; empty if these are not known either."""
+    found = _OF_OTHERS.get((slip.command, slip.flag.lstrip("-")), "")
+    if slip.command in COMMANDS and COMMANDS[slip.command].takes_job:
+        found = _job_advice(slip)
+    return found or near(slip, _MORE_LIKE) or _of_another_command(slip) or near(slip)
 
 
-_NO_NUMBER = re.compile(r"'(.*)' is not a valid integer")  # as some versions of typer say it
+def advice_on_command(words: Sequence[str]) -> str:
+    """Return the line to write in place of one whose first word is no command."""
+    if _looks_like_a_program(words[0]):
+        return f"one agent with that program: {line_for_shell([PROGRAM, 'run', *words])}"
+    like = difflib.get_close_matches(words[0], [*COMMANDS, *OF_NODES, "help"], n=2, cutoff=LIKE)
+    return f"did you mean {' or '.join(like)}? see {PROGRAM} --help" if like else f"see {PROGRAM} --help"
 
 
-def _number_of(error: Exception) -> tuple[str, str, int | None]:
-    """Return option, value and least value of an option that takes another number; else an empty name.
-
-    The least value is None if the value is no number at all.
-    """
-    flags = getattr(getattr(error, "param", None), "opts", None) or [""]
-    flag, said = max(flags, key=len), _NO_NUMBER.search(str(getattr(error, "message", "")))
-    if said is not None:
-        return flag, said[1], None
-    for found in getattr(error.__cause__, "errors", list)()[:1]:
-        kind, value = str(found.get("type")), str(found.get("input"))
-        if kind.startswith("int_"):
-            return flag, value, None
-        if kind == "greater_than_equal":
-            return flag, value, found["ctx"]["ge"]
-    return "", "", None
+def _of_another_command(slip: Slip) -> str:
+    """Return the line of the command that has a flag which this one does not have."""
+    having = [
+        name
+        for name, command in COMMANDS.items()
+        if slip.flag and any(slip.flag in (option.flag, option.short) for option in command.options)
+    ]
+    if not having:
+        return ""
+    run = next((word for word in slip.words if not word.startswith("-")), "RUN")
+    return f"{slip.flag} is an option of {line_for_shell([PROGRAM, having[0], run, slip.flag])}"
 
 
-def hint_for(error: Exception, words: Sequence[str], command: Sequence[str] = ()) -> str:
-    """Return the words to write instead.
-
-    Args:
-        error: the error of the command line's parser.
-        words: the arguments before ``--``.
-        command: those behind it.
-    """
-    option = str(getattr(error, "option_name", "") if hasattr(error, "possibilities") else "")
-    if words[:1] and words[0] in _JOB_COMMANDS:
-        hint = _command_hint(error, option, words) or _sbatch_hint(option, words)
-        hint = hint or (_program_hint(option, words, command) if command else "")
-        if hint:
-            return hint
-    likely = getattr(error, "possibilities", None)
-    if likely:
-        return f"did you mean {' or '.join(likely)}?"
-    flag, _, least = _number_of(error)
-    if flag:
-        return f"give one number, for example {flag} {max(2, least or 0)}"
-    context = getattr(error, "ctx", None)
-    command = words[0] if words and not words[0].startswith("-") else ""
-    return f"see {context.command_path if context else f'hpc-elastic {command}'.strip()} --help"
+def _job_advice(slip: Slip) -> str:
+    """Return the advice on a line that describes a job."""
+    found = _command_advice(slip) or _OF_A_JOB.get(slip.flag.lstrip("-").replace("_", "-"), "")
+    return found or _sbatch_advice(slip.flag, slip.words) or (_program_advice(slip) if slip.behind else "")
 
 
-def _command_hint(error: Exception, option: str, words: Sequence[str]) -> str:
+def _command_advice(slip: Slip) -> str:
     """Return the line with the missing ``--`` where the words hold a worker command without it."""
-    is_extra = "unexpected extra argument" in str(error).lower()
-    if not option and not is_extra:
-        return ""
-    last = next((at for at, word in enumerate(words) if word.partition("=")[0] == option), len(words))
-    for at in range(1, last):
-        if _looks_like_a_program(words[at]) and _is_free(words[at - 1]):
-            line = line_for_shell(["hpc-elastic", *words[:at], "--", *words[at:]])
+    flag, words = slip.flag, slip.words
+    last = next((at for at, word in enumerate(words) if flag and word.partition("=")[0] == flag), len(words))
+    for at in range(last):
+        if _looks_like_a_program(words[at]) and _is_free(slip, words[at - 1] if at else ""):
+            line = line_for_shell([PROGRAM, slip.command, *words[:at], "--", *words[at:]])
             return f"the worker command goes after --: {line}"
-    return "the worker command goes after --: hpc-elastic submit --nodes 2 -- train.py" if is_extra else ""
+    return "" if flag else f"the worker command goes after --: {PROGRAM} submit --nodes 2 -- train.py"
 
 
-def _program_hint(option: str, words: Sequence[str], command: Sequence[str]) -> str:
+def _program_advice(slip: Slip) -> str:
     """Return the line with an option of the training program's behind the program."""
-    if not option or difflib.get_close_matches(option, _ALL_FLAGS, n=1, cutoff=0.8):
+    at = next((at for at, word in enumerate(slip.words) if word.partition("=")[0] == slip.flag), None)
+    if at is None or near(slip, _MORE_LIKE):
         return ""
-    at = next((at for at, word in enumerate(words) if word.partition("=")[0] == option), None)
-    if at is None:
-        return ""
-    follows = words[at + 1 : at + 2]
+    words, follows = slip.words, slip.words[at + 1 : at + 2]
     taken = 1 if "=" in words[at] or not follows or follows[0].startswith("-") else 2
-    line = [*words[:at], *words[at + taken :], "--", *command, *words[at : at + taken]]
-    return f"options of the program go after --, behind it: {line_for_shell(['hpc-elastic', *line])}"
+    line = [*words[:at], *words[at + taken :], "--", *slip.behind, *words[at : at + taken]]
+    shown = line_for_shell([PROGRAM, slip.command, *line])
+    return f"options of the program go after --, behind it: {shown}"
 
 
 def _looks_like_a_program(word: str) -> bool:
     return word.endswith((".py", ".sh")) or os.path.basename(word).startswith("python")
 
 
-def _is_free(before: str) -> bool:
+def _is_free(slip: Slip, before: str) -> bool:
     """Tell whether a word after this one is no option's value."""
-    return not before.startswith("-") or "=" in before or before in _SWITCHES
+    return not before.startswith("-") or "=" in before or not slip.flags.get(before, True)
 
 
-def _sbatch_hint(option: str, words: Sequence[str]) -> str:
+def _sbatch_advice(flag: str, words: Sequence[str]) -> str:
     """Return how an option of sbatch that has no flag of its own is given."""
-    name = option.lstrip("-")
+    from hpc_elastic.slurm.job import options  # noqa: PLC0415 - for two commands
+
+    name = flag.lstrip("-")
+    if name in options.BY_PLUGINS:
+        return options.BY_PLUGINS[name]
     if name in options.OWNED:
         why, instead = options.OWNED[name]
         return f"the sbatch option --{name} cannot be given: {why}; {instead}"
     if name in options.FIELDS:
-        return f"write --{options.FIELDS[name].replace('_', '-')}"
+        return f"write {JOB[options.FIELDS[name]].flag}"
     if name not in options.BUILT_IN:
         return ""
-    return f"options of sbatch go into -o: {line_for_shell(['-o', name + _value_of(option, words)])}"
+    value = "" if name in options.FLAGS else f"={_value_of(flag, words)}"
+    return f"options of sbatch go into -o: {line_for_shell(['-o', name + value])}"
 
 
-def _value_of(option: str, words: Sequence[str]) -> str:
-    name = option.lstrip("-")
-    if name in options.FLAGS:
-        return ""
+def _value_of(flag: str, words: Sequence[str]) -> str:
+    """Return the value of a flag in a line; VALUE if it has none."""
     for at, word in enumerate(words):
-        flag, equals, value = word.partition("=")
-        if flag == option:
-            follows = words[at + 1 : at + 2]
-            value = value if equals else next((each for each in follows if not each.startswith("-")), "")
-            return f"={value or 'VALUE'}"
-    return "=VALUE"
+        name, equals, value = word.partition("=")
+        if name == flag:
+            follows = [each for each in words[at + 1 : at + 2] if not each.startswith("-")]
+            return (value if equals else next(iter(follows), "")) or "VALUE"
+    return "VALUE"

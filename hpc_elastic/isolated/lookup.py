@@ -17,10 +17,8 @@ NEEDED: Final = (
     "hpc_elastic",
     *("psutil", "filelock", "prometheus_client", "tomli"),
     *("submitit", "cloudpickle", "typing_extensions"),
-    *("jinja2", "markupsafe"),
+    *("argcomplete", "jinja2", "markupsafe"),
     *("pydantic", "pydantic_core", "annotated_types", "typing_inspection"),
-    *("typer", "click", "shellingham", "annotated_doc"),
-    *("rich", "markdown_it", "mdurl", "pygments"),
 )
 """The top-level modules of this package and of all that it needs."""
 

@@ -1,7 +1,7 @@
 """A setting: one row of a table. Pure.
 
 A row is the value of a class attribute. A type checker takes it for a value of the setting: so it knows the
-fields of all that is made from the class, and an agent reads the row without pydantic or typer.
+fields of all that is made from the class, and an agent reads the row without pydantic.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench_lib.answers import answers
+from bench_lib.command_starts import command_starts
 from bench_lib.first_start import first_start
 from bench_lib.group import Group, environment, is_alive
 from bench_lib.kills import kills
@@ -239,6 +240,7 @@ MEASURES: dict[str, Callable[[Launcher, Effort], Samples]] = {
     "recovery": recovery,
     "kills": kills,
     "commands": answers,
+    "command-starts": command_starts,
     "first-start": first_start,
     "last-failure": last_failure,
     "join": join,

@@ -10,11 +10,9 @@ import tempfile
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-import typer.main
 from hypothesis import strategies as st
 
 from fuzz_lib.damage import Damage, damages, lay_out
@@ -32,7 +30,6 @@ from hpc_elastic.testing.fake_slurm.cluster.model import State
 _DONE = re.compile(r"^\S*: done\b|^toy-1 .*\bdone\b", re.MULTILINE)
 _CODES = (0, 1, 2)
 _PREFIX = "hpc_elastic_fuzz"
-_build = typer.main.get_command
 SANE = "sane-2"
 _FAST = "/dev/shm"  # noqa: S108 - a fresh directory is made in it
 
@@ -64,11 +61,6 @@ class Said(NamedTuple):
     err: str
 
 
-@lru_cache(maxsize=1)
-def _command_line(app: typer.Typer) -> Any:
-    return _build(app)
-
-
 @contextmanager
 def place() -> Iterator[Path]:
     """Stand in a directory of its own, which has no Slurm and no waits that only rest on design."""
@@ -77,12 +69,9 @@ def place() -> Iterator[Path]:
     os.chdir(root)
     os.environ.update(HOME=str(root), PATH=str(root / "bin"))
     signs_of_life.LOOK_S = 0.0
-    build = typer.main.get_command
-    typer.main.get_command = _command_line  # built once, not for every command
     try:
         yield root
     finally:
-        typer.main.get_command = build
         signs_of_life.LOOK_S = look_s
         os.environ.clear()
         os.environ.update(environ)

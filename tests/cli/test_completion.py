@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.cli.job_help import FIRST
+from hpc_elastic.cli.help_page import FIRST
 from hpc_elastic.cli.main import main
+from hpc_elastic.cli.parser import completion_script
 from hpc_elastic.cli.run.flags import parser
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.settings.table import JOB
@@ -20,23 +21,27 @@ from tests.cli.recorded_runs import paths
 __all__ = ["paths"]
 
 
-def offered(shell: str, words: str, cwd: Path) -> list[str]:
+def offered(shell: str, line: str, cwd: Path) -> list[str]:
     """Return the words that a shell gets for the last one of a line."""
+    answer = cwd / "answer"
     environ = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(sys.path),
-        "_HPC_ELASTIC_COMPLETE": f"complete_{shell}",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split(" ")) - 1),
-        "_TYPER_COMPLETE_ARGS": words,
-        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_SHELL": shell,
+        "_ARGCOMPLETE_SUPPRESS_SPACE": "1",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
     }
     argv = [sys.executable, "-c", "from hpc_elastic.cli.main import main; main([])"]
     done = subprocess.run(
         argv, capture_output=True, text=True, env=environ, timeout=150, cwd=cwd, check=False
     )
     assert "" == done.stderr
-    return done.stdout.split()
+    said = answer.read_text()
+    answer.unlink()
+    return [word for word in said.split("\v") if word]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -61,7 +66,10 @@ def test_runs_are_offered(paths: RunPaths, tmp_path: Path, shell: str) -> None:
         ("hpc-elastic watch --ra", ["--rank"]),
         ("hpc-elastic run --standal", ["--standalone"]),
         ("hpc-elastic run --max-r", ["--max-restarts"]),
+        ("hpc-elastic run --nn", ["--nnodes"]),
+        ("hpc-elastic finish --run", ["--run-dir"]),
         ("hpc-elastic submit trai", []),
+        ("hpc-elastic submit -- --mo", []),
     ],
 )
 def test_commands_options_and_fixed_values_are_offered(
@@ -73,14 +81,12 @@ def test_commands_options_and_fixed_values_are_offered(
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_run_prints_the_completion_of_a_shell(shell: str) -> None:
-    """By torchrun's flag; it is the same text that the app prints, and no worker is started."""
+    """By torchrun's flag, and no worker is started."""
     argv = [sys.executable, "-m", "hpc_elastic", "run", "--print-completion", shell]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=150, check=True)
-    environ = {**os.environ, "_HPC_ELASTIC_COMPLETE": f"source_{shell}"}
-    shown = subprocess.run(argv[:3], capture_output=True, text=True, timeout=150, check=True, env=environ)
-    assert ("", shown.stdout) == (done.stderr, done.stdout)
+    assert ("", f"{completion_script(shell)}\n") == (done.stderr, done.stdout)
     assert "hpc-elastic" in done.stdout
-    assert "_HPC_ELASTIC_COMPLETE" in done.stdout
+    assert "_ARGCOMPLETE" in done.stdout
 
 
 def test_a_shell_without_completion_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,6 +94,42 @@ def test_a_shell_without_completion_is_refused(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit, match="2"):
         parser().parse_args(["--print-completion", "tcsh"])
     assert "--print-completion: 'tcsh' is none of bash, zsh, fish" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+@pytest.mark.parametrize("line", ["hpc-elastic submit trai", "hpc-elastic submit -- trai"])
+def test_other_shells_get_the_names_of_files(tmp_path: Path, shell: str, line: str) -> None:
+    """They look for none where a program answers."""
+    (tmp_path / "train.toml").touch()
+    assert ["train.toml"] == [word.rstrip(":") for word in offered(shell, line, tmp_path)]
+
+
+def test_bash_completes_with_the_lines_that_are_installed(tmp_path: Path) -> None:
+    """They are read once, however often they are installed."""
+    program = tmp_path / "hpc-elastic"
+    program.write_text(f"#!{sys.executable}\nfrom hpc_elastic.cli.main import main\nmain()\n")
+    program.chmod(0o755)
+    (tmp_path / ".bashrc").write_text("# mine")
+    text = """
+hpc-elastic --install-completion && hpc-elastic --install-completion && . ~/.bashrc
+COMP_LINE="hpc-elastic wat" COMP_POINT=15 COMP_WORDBREAKS=" "
+_python_argcomplete hpc-elastic
+echo "offered: ${COMPREPLY[*]}"
+complete -p hpc-elastic
+"""
+    environ = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "HOME": str(tmp_path),
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }
+    argv = ["bash", "--norc", "-c", text]
+    done = subprocess.run(argv, capture_output=True, text=True, env=environ, timeout=150, check=False)
+    assert ("", 0) == (done.stderr, done.returncode)
+    assert 2 == done.stdout.count(f"completion of bash is in {tmp_path}/.bash_completions/hpc-elastic.sh")
+    assert "offered: watch" in done.stdout
+    line = "source ~/.bash_completions/hpc-elastic.sh"
+    assert ["# mine", line] == (tmp_path / ".bashrc").read_text().split("\n")[:-1]
 
 
 @pytest.mark.parametrize("command", ["submit", "status", "watch", "logs", "lint", "drill"])

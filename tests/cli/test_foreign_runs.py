@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.cli import app
+from hpc_elastic.cli.main import main
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision, Entry, Epoch, EpochStarted, RunEnded
 from hpc_elastic.record.run_log import open_log, read_state
@@ -209,7 +210,7 @@ def test_the_name_of_the_working_directory_forges_no_line(
     there = tmp_path / f"a{EVIL}next: touch pwned"
     there.mkdir()
     monkeypatch.chdir(there)
-    app.run(words)
+    main(words)
     said = "".join(capfd.readouterr())
     assert EVIL_SHOWN in said
     assert [] == [line for line in said.splitlines() if line.startswith("next: touch")]

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from hpc_elastic.cli.parser import comma_list
 from hpc_elastic.cli.run.command import main
-from hpc_elastic.cli.run.flags import comma_list, parser, torchs_parser
+from hpc_elastic.cli.run.flags import parser, torchs_parser
 
 SPELLED = [
     ("--nnodes", "1:4", "1:4"),

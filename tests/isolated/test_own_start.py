@@ -171,7 +171,7 @@ def test_a_command_typed_by_hand_imports_nothing_planted(planted: Path, pythonpa
         (planted / f"{name}.py").write_text(TEXT)
     for name in ("archive", "~"):
         with zipfile.ZipFile(planted / name, "w") as archive:
-            archive.writestr("lib/typer.py", TEXT)
+            archive.writestr("lib/argparse.py", TEXT)
     code = "from hpc_elastic.cli.main import main; main()"
     (planted.parent / "hpc-elastic").write_text(code)
     environ = {"PYTHONPATH": pythonpath.format(place=planted)}

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.node.workers.process_facts import killed_words, size_text
+from hpc_elastic.node.workers.process_facts import killed_words
 from hpc_elastic.processes.control_group import Memory, control_group, parse_kills, parse_limit
 from hpc_elastic.record.journal import Cause, RoundEnded
+from hpc_elastic.text import bytes_text
 from tests.node.agents import QUICK, MakeAgents
 from tests.real_parts import memory_group
 
@@ -66,7 +67,7 @@ def test_counts_and_limits() -> None:
 )
 def test_sizes_as_slurm_writes_them(size: int, text: str) -> None:
     """With one decimal where that is needed."""
-    assert text == size_text(size)
+    assert text == bytes_text(size)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import subprocess
 import sys
@@ -10,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
+from hpc_elastic.cli.commands import COMMANDS
 from hpc_elastic.cli.commands.ending import finish
-from hpc_elastic.cli.job_options import with_job_options
+from hpc_elastic.cli.parser import parser_of
 from hpc_elastic.cli.run.flags import parser
 from hpc_elastic.cli.run.options import budgets_of, drain_times_of, hang_options_of, probe_of
 from hpc_elastic.errors import InputError
@@ -108,24 +107,22 @@ def test_a_job_has_no_other_fields() -> None:
     assert {name: row.help for name, row in JOB.items()} == told
 
 
-def test_submit_has_an_option_for_every_row() -> None:
+@pytest.mark.parametrize("command", ["submit", "render"])
+def test_submit_has_an_option_for_every_row(command: str) -> None:
     """In the same order, with the help and the heading of the table; the command stands behind ``--``."""
-
-    def command(given: dict[str, Any]) -> None:
-        """Take what is given."""
-
-    parameters = dict(inspect.signature(with_job_options(command)).parameters)
-    del parameters["help_all"]
-    assert [name for name in JOB if name != "command"] == list(parameters)
-    for name, parameter in parameters.items():
-        option = parameter.annotation.__metadata__[0]
-        row = JOB[name]
-        assert isinstance(option, typer.models.OptionInfo)
-        assert option.help is not None
-        assert option.help.startswith(row.help_text())
-        assert (row.panel, False) == (option.rich_help_panel, option.show_default)
-        spelled = "/".join(filter(None, (option.default, *(option.param_decls or ())))).split("/")
-        assert {word for word in (row.flag, row.written.short) if word} <= set(spelled)
+    rows = {name: row for name, row in JOB.items() if name != "command"}
+    options = {
+        action.dest: (title, action)
+        for title, actions in parser_of(command, COMMANDS[command]).groups()
+        for action in actions
+        if action.dest in rows
+    }
+    assert list(rows) == list(options)
+    for name, (title, action) in options.items():
+        row = rows[name]
+        assert row.panel == title
+        assert (action.help or "").startswith(row.help_text())
+        assert {word for word in (row.flag, row.written.short) if word} <= set(action.option_strings)
 
 
 @ROWS
@@ -141,7 +138,7 @@ def test_who_reads_a_row_gets_what_is_given(row: Setting) -> None:
             parser().parse_args([*agent_flags(spec), *words]), row.name
         )
     elif row in OF_FINISH:
-        read = finish._parser().parse_args(["--run-dir=/r", *finish_flags(spec)])
+        read = finish.parser().parse_args(["--run-dir=/r", *finish_flags(spec)])
         assert getattr(spec, row.name) == getattr(read, row.name)
 
 
@@ -156,7 +153,7 @@ def test_what_a_reader_assumes_anyway_is_not_passed_on() -> None:
 
 def test_run_and_finish_have_every_flag_of_their_tables() -> None:
     """With the default of the table, unless something else decides where nothing is given."""
-    run, end = parser().parse_args(["train.py"]), finish._parser().parse_args(["--run-dir=/r"])
+    run, end = parser().parse_args(["train.py"]), finish.parser().parse_args(["--run-dir=/r"])
     for row in RUN:
         default = list(row.flag_default) if row.kind is kinds.TEXTS else row.flag_default
         assert default == getattr(run, row.name), row.name
@@ -238,4 +235,4 @@ def test_a_new_setting_is_one_row() -> None:
     """With it the option, the field, the flag of the agents, the script and the parameter are there."""
     done = subprocess.run([sys.executable, "-c", NEW_ROW], check=True, capture_output=True, text=True)
     assert "--max-pauses" in done.stdout
-    assert "How often it may pause. Default: 5." in " ".join(done.stdout.replace("│", " ").split())
+    assert "How often it may pause. Default: 5." in " ".join(done.stdout.split())

@@ -95,7 +95,7 @@ def test_file_options_and_command_make_one_job(workdir: Path, slurm_dir: StandIn
     [
         ([], "error: command: there is no worker command\n  fix: give it after --"),
         (["--nodes", "3:1", *WORKER], "error: --nodes: nodes = '3:1' asks for at least 3"),
-        (["--nodse", "3", *WORKER], "error: No such option: --nodse"),
+        (["--nodse", "3", *WORKER], "error: unrecognized arguments: --nodse"),
         (
             ["--mem", "1G", "--mem-per-cpu", "1G", *WORKER],
             "error: --mem-per-cpu: mem and mem_per_cpu contradict",

@@ -5,17 +5,17 @@ This module is on the path of every agent's start, so it imports nothing it does
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import HpcElasticError, InputError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.ids import OF_MPI, Env
+from hpc_elastic.lazy_names import no_look_for_garbage
 from hpc_elastic.processes.guard import Guard
 from hpc_elastic.slurm.watch.process_tree import is_searched, read_cgroups, run_apart
 from hpc_elastic.text import visible_lines
@@ -44,7 +44,7 @@ def main(argv: Sequence[str], *, owns_process: bool = False) -> int:
 def _run(argv: Sequence[str], held: int | None) -> int:
     guard = Guard.start(held)  # before the imports, so that it stays small
     try:
-        with _no_look_for_garbage():
+        with no_look_for_garbage():
             plan = _plan(argv)
             from hpc_elastic.start.agent import run_agent  # noqa: PLC0415 - usage errors need none of it
         if plan.slurm is None or plan.options.node in plan.slurm.node_names[:1]:
@@ -60,17 +60,6 @@ def _run(argv: Sequence[str], held: int | None) -> int:
         return 128 + signal.SIGINT
     finally:
         guard.stop()
-
-
-@contextmanager
-def _no_look_for_garbage() -> Iterator[None]:
-    """Keep the objects that are made meanwhile out of the search for garbage: imports make them to stay."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def _plan(argv: Sequence[str]) -> RunPlan:

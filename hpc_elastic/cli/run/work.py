@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from hpc_elastic.cli.run.flags import source_of
+from hpc_elastic.cli.parser import source_of
 from hpc_elastic.cli.run.values import local_ranks, streams
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env

@@ -140,9 +140,9 @@ class Look:
         memory = self._place.memory
         if memory is None:
             return []
-        from hpc_elastic.node.workers.process_facts import size_text  # noqa: PLC0415 - rare
+        from hpc_elastic.text import bytes_text  # noqa: PLC0415 - rare
 
-        limit = "none" if memory.limit is None else size_text(memory.limit)
+        limit = "none" if memory.limit is None else bytes_text(memory.limit)
         return [f"control group: memory limit {limit}, {memory.kills} processes killed by the kernel for it"]
 
 

@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.processes.control_group import Memory
 from hpc_elastic.processes.linux import children, descendants, kernel_text, read_stat
+from hpc_elastic.text import bytes_text
 
 _SHELL_KILLED = 128 + signal.SIGKILL
-_UNITS = ("B", "K", "M", "G", "T")
-_UNIT = 1024
 
 _UTIME, _STIME, _CUTIME, _CSTIME = 11, 12, 13, 14  # places in /proc/<pid>/stat after the name
 _BUSY = 0.1  # part of the time on a CPU from which on a process counts as busy
@@ -207,14 +206,6 @@ def _text(pid: int, name: str) -> str:
     return kernel_text(f"/proc/{pid}/{name}")
 
 
-def size_text(size: int) -> str:
-    """Return a size as Slurm writes it, e.g. ``8G`` or ``1.5G``."""
-    number, unit = float(size), 0
-    while number >= _UNIT and unit < len(_UNITS) - 1:
-        number, unit = number / _UNIT, unit + 1
-    return f"{number:.1f}".removesuffix(".0") + _UNITS[unit]
-
-
 def killed_words(before: Memory | None, now: Memory | None, exitcode: int) -> str:
     """Return the words about a worker's failure, if the kernel has killed for want of memory.
 
@@ -228,7 +219,7 @@ def killed_words(before: Memory | None, now: Memory | None, exitcode: int) -> st
     """
     if before is None or now is None or now.kills <= before.kills:
         return ""
-    limit = "the node had none left" if now.limit is None else f"limit {size_text(now.limit)}"
+    limit = "the node had none left" if now.limit is None else f"limit {bytes_text(now.limit)}"
     if exitcode in (-signal.SIGKILL, _SHELL_KILLED):
         return f"killed by the kernel: out of memory ({limit})"
     count = now.kills - before.kills

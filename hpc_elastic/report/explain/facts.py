@@ -7,7 +7,6 @@ import signal
 from collections.abc import Sequence
 from enum import Enum
 from itertools import takewhile
-from statistics import median
 
 from hpc_elastic.account.account import Account, StopCost, account_of
 from hpc_elastic.account.in_order import SubmitTime
@@ -231,7 +230,11 @@ def _save_of(paths: RunPaths) -> tuple[SaveTimes, tuple[int, ...]] | None:
         return None
     if facts is not None:
         return SaveTimes(facts.blocked_s, facts.took_s), facts.recovered
-    return (SaveTimes(median(took), median(took)), ()) if took else None
+    if not took:
+        return None
+    from statistics import median  # noqa: PLC0415 - many runs have no such times
+
+    return SaveTimes(median(took), median(took)), ()
 
 
 def _running_s(run: RunFiles, account: Account) -> float:

@@ -11,13 +11,12 @@ from hpc_elastic.account.spans import Bucket
 from hpc_elastic.clock import date_text
 from hpc_elastic.meet.member_names import natural
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.node.workers.process_facts import size_text
 from hpc_elastic.record.journal import NodeSlow, Record
 from hpc_elastic.record.node_faults import slow_text
 from hpc_elastic.report.explain.facts import Explanation
 from hpc_elastic.report.explain.words import cause_of, share_text, times_text
 from hpc_elastic.report.timeline import names_text, span_text
-from hpc_elastic.text import WIDTH, wrapped
+from hpc_elastic.text import WIDTH, bytes_text, wrapped
 
 _MOST_NODES = 40  # rows of the table of nodes
 _LONG = 12  # characters of a word in a table
@@ -98,7 +97,7 @@ def _slow(records: Sequence[Record]) -> Iterator[tuple[str, ...]]:
 def _gpus(account: Account) -> Iterator[tuple[str, ...]]:
     for node, gpu in by_share(account.gpus)[:_MOST_NODES]:
         busy = "?" if gpu.share is None else share_text(gpu.share)
-        memory = ("?" if size is None else size_text(size) for size in (gpu.peak, gpu.limit))
+        memory = ("?" if size is None else bytes_text(size) for size in (gpu.peak, gpu.limit))
         yield node, gpu.number, busy, *memory, str(gpu.samples)
 
 

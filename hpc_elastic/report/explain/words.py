@@ -11,13 +11,12 @@ from hpc_elastic.account.spans import Bucket
 from hpc_elastic.account.stops import Leaver, Stop
 from hpc_elastic.clock import date_text
 from hpc_elastic.meet.member_names import natural
-from hpc_elastic.node.workers.process_facts import size_text
 from hpc_elastic.record.journal import Cause
 from hpc_elastic.record.why_left import Asker
 from hpc_elastic.report.causes_text import noun_of, unfit_text
 from hpc_elastic.report.explain.facts import Advice, AdviceFact, Explanation, StopFact
 from hpc_elastic.report.timeline import failure_text, names_text, span_text
-from hpc_elastic.text import count_text, wrapped
+from hpc_elastic.text import bytes_text, count_text, wrapped
 
 _MOST_BUCKETS, _MOST_IN_STATUS = 5, 3
 _LATE = 2  # times the best time between two saves, after which one is due
@@ -127,8 +126,8 @@ def use_text(use: RunUse | None) -> str:
         share = "" if use.cpu_share is None else f" ({share_text(use.cpu_share)})"
         parts.append(f"CPU time {span_text(use.cpu_s)}{of}{share}")
     if use.peak is not None:
-        of = "" if use.limit is None else f" of {size_text(use.limit)}"
-        parts.append(f"memory up to {size_text(use.peak)}{of} with cached files")
+        of = "" if use.limit is None else f" of {bytes_text(use.limit)}"
+        parts.append(f"memory up to {bytes_text(use.peak)}{of} with cached files")
     return f"{', '.join(parts)}; measured on {names_text(use.nodes)}"
 
 
@@ -142,8 +141,8 @@ def gpus_text(nodes: Sequence[NodeGpus]) -> str:
         share, node, number = found.least
         parts[-1] += f" (least: GPU {number} of {node}, {share_text(share)})"
     if found.peak is not None:
-        of = "" if found.limit is None else f" of {size_text(found.limit)}"
-        parts.append(f"memory up to {size_text(found.peak)}{of}")
+        of = "" if found.limit is None else f" of {bytes_text(found.limit)}"
+        parts.append(f"memory up to {bytes_text(found.peak)}{of}")
     return f"{', '.join(parts)}; {count_text(found.gpus, 'GPU')} on {names_text(found.nodes)}"
 
 
@@ -152,7 +151,7 @@ def gpus_now_text(node: NodeGpus) -> str:
     busy = sorted(gpu.now for gpu in node.gpus if gpu.now is not None)
     memory = max((gpu.memory for gpu in node.gpus if gpu.memory is not None), default=None)
     span = "-".join(dict.fromkeys(map(str, (busy[0], busy[-1])))) if busy else ""
-    return " ".join(filter(None, (f"{span} %" if span else "", "" if memory is None else size_text(memory))))
+    return " ".join(filter(None, (f"{span} %" if span else "", "" if memory is None else bytes_text(memory))))
 
 
 def costs_text(account: Account, most: int = _MOST_BUCKETS) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess  # noqa: TID251 - Slurm's commands are run here
 from collections.abc import Collection, Mapping, Sequence
 
 from hpc_elastic.clock import wall_of
@@ -192,6 +191,8 @@ class Slurm:
         program = shutil.which(argv[0], path=self._environ.get("PATH"))
         if program is None:
             raise SlurmNotFoundError(argv[0])
+        import subprocess  # noqa: PLC0415, TID251 - heavy; only where Slurm is
+
         limit_s = self._query_timeout_s if timeout_s is None else timeout_s
         try:
             done = subprocess.run(
@@ -259,6 +260,8 @@ class Slurm:
         program = shutil.which("srun", path=self._environ.get("PATH"))
         if program is None:
             raise SlurmNotFoundError("srun")
+        import subprocess  # noqa: PLC0415, TID251 - as in `_run`
+
         return subprocess.run([program, *arguments], env=self._environ, check=False).returncode
 
     def srun_refusal(self, arguments: Sequence[str]) -> SlurmCommandError | None:

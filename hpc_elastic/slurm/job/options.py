@@ -104,6 +104,14 @@ OWNED = {
     "version": (_NOT_A_JOB, "run sbatch --version"),
 }
 
+# options of plug-ins of sbatch, which a cluster may lack -> their counterparts here
+BY_PLUGINS = {
+    "container-image": "a container is a prefix of the command: --container 'apptainer exec --nv IMAGE'",
+    "container-mounts": "mounts are options of the prefix: --container 'apptainer exec --bind DIR IMAGE'",
+    "container-name": "a container is a prefix of the command: --container 'apptainer exec --nv IMAGE'",
+    "container-workdir": "write --workdir DIR",
+}
+
 # each pair asks for the same thing in two ways
 _CONTRADICTIONS = (
     ("mem", "mem-per-cpu"),
@@ -152,7 +160,7 @@ def check_known(names: Collection[str], known: Collection[str] | None) -> None:
     )
     for name in names:
         if name not in (known or BUILT_IN):
-            fix = near(name, known or BUILT_IN) or "look it up with sbatch --help"
+            fix = BY_PLUGINS.get(name) or near(name, known or BUILT_IN) or "look it up with sbatch --help"
             raise InputError(
                 f"sbatch has no option --{name} (asked: {source})", where=f"sbatch.{name}", fix=fix
             )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.clock import Clock
@@ -245,6 +244,8 @@ def without_suspects(wanted: SubmitRequest, slurm: Slurm, clock: Clock, say: Say
 
     Where nodes are remembered is kept with the request, for the job has an environment of its own.
     """
+    from dataclasses import replace  # noqa: PLC0415 - heavy; `status` imports this module
+
     spec = wanted.spec
     now = clock.wall()
     since = RULES.oldest(now)

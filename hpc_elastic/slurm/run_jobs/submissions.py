@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
 from typing import Annotated
 
 from hpc_elastic.clock import date_text
@@ -28,8 +27,7 @@ _INTENT = ".intent"
 _RECORD = ".json"
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(NamedTuple):
     """One submission of a run.
 
     Args:

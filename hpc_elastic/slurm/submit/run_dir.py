@@ -15,15 +15,13 @@ from hpc_elastic import __version__
 from hpc_elastic.clock import date_text
 from hpc_elastic.errors import DamagedError, InputError, RunDirError, StoreError, UnfitFileError
 from hpc_elastic.ids import RUNS_FOLDER
-from hpc_elastic.isolated import lookup
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.slurm.run_jobs import existing_run
 from hpc_elastic.slurm.run_jobs.run_files import StoredJob
 from hpc_elastic.store import files, mount
 from hpc_elastic.store import trust as above
-from hpc_elastic.store.check import findings, probe
-from hpc_elastic.store.check.findings import Level
+from hpc_elastic.store.check import probe
 from hpc_elastic.store.mount import Sharing
 from hpc_elastic.store.plain_file import access_fix, owner_name, read_plain
 from hpc_elastic.store.trust import require_own, require_own_entries
@@ -188,12 +186,14 @@ def _check_works(root: str, place: str) -> list[str]:
         root: the run directory.
         place: it, or the nearest directory above it that is there.
     """
+    from hpc_elastic.store.check import findings  # noqa: PLC0415 - for a new run; `status` imports this module
+
     found = [
         *findings.space_findings(probe.space_of(place)),
         *findings.trial_findings(probe.quick_probe(place)),
     ]
     for finding in found:
-        if finding.level is Level.PROBLEM:
+        if finding.level is findings.Level.PROBLEM:
             raise RunDirError(
                 f"the run directory {root} cannot be used: {finding.what}: {finding.value}",
                 where="run_dir",
@@ -202,7 +202,7 @@ def _check_works(root: str, place: str) -> list[str]:
     return [
         f"the run directory {root}: {finding.what}: {finding.value}\n  fix: {finding.fix}"
         for finding in found
-        if finding.level is Level.WARNING
+        if finding.level is findings.Level.WARNING
     ]
 
 
@@ -358,6 +358,8 @@ def write_start(request: SubmitRequest) -> None:
 def _start_of(request: SubmitRequest) -> bytes | None:
     """Return the content of that file; None: the script has none, or it cannot be made."""
     line = shlex.quote(request.paths.start)  # noqa: TID251 - of the script
+    from hpc_elastic.isolated import lookup  # noqa: PLC0415 - for a new run, as above
+
     return lookup.one_file() if line in request.script else None
 
 

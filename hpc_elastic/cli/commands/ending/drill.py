@@ -9,12 +9,9 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from typing import Annotated, Optional
-
-import typer
 
 from hpc_elastic.account.read import read_begun
-from hpc_elastic.cli.run_argument import AsJson, RunArgument, find_one_run
+from hpc_elastic.cli.run_argument import find_one_run
 from hpc_elastic.cli.say import hand_out, say, say_in_colour
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, InputError
@@ -147,13 +144,19 @@ def confirm(run: RunFiles, text: str) -> None:
 
     Raises:
         InputError: no terminal is there to ask at.
+        KeyboardInterrupt: the user says no.
     """
     if not sys.stdin.isatty():
         raise InputError(
             "there is no one to confirm: standard input is no terminal", where="drill", fix="give --yes"
         )
     say(f"{run.name} in {run.paths.root}: {text}")
-    typer.confirm("its work since the last checkpoint is computed again; go on?", abort=True)
+    try:
+        said = input("its work since the last checkpoint is computed again; go on? [y/N]: ")
+    except EOFError:
+        said = ""
+    if said.strip().lower() not in ("y", "yes"):
+        raise KeyboardInterrupt
 
 
 def unchanged(run: RunFiles) -> RunFiles:
@@ -172,32 +175,20 @@ def unchanged(run: RunFiles) -> RunFiles:
     return now
 
 
-def _flag(drill: Drill, text: str) -> object:
-    return typer.Option(f"--{drill.value}", help=text, show_default=False)
-
-
 def drill(  # noqa: PLR0913 - one flag per drill
-    run: RunArgument,
+    run: str,
     *,
-    preempt: Annotated[bool, _flag(Drill.PREEMPT, "SIGTERM to the agents, as when Slurm preempts.")] = False,
-    timeout: Annotated[bool, _flag(Drill.TIMEOUT, "The warning ahead of the time limit.")] = False,
-    node_loss: Annotated[bool, _flag(Drill.NODE_LOSS, "Kill the agent and workers of a node.")] = False,
-    crash: Annotated[bool, _flag(Drill.CRASH, "Kill a worker.")] = False,
-    hang: Annotated[bool, _flag(Drill.HANG, "Have a worker make no further step.")] = False,
-    requeue: Annotated[bool, _flag(Drill.REQUEUE, "Put the job back into the queue.")] = False,
-    node: Annotated[
-        Optional[str],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
-        typer.Option("--node", metavar="NODE", help="Which node; the last one by default."),
-    ] = None,
-    rank: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option("--rank", metavar="RANK", help="Which worker; the last one of the node by default."),
-    ] = None,
-    wait: Annotated[
-        str, typer.Option("--wait", metavar="TIME", help="How long the run may take to come back.")
-    ] = "15m",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
-    json: AsJson = False,
+    preempt: bool = False,
+    timeout: bool = False,
+    node_loss: bool = False,
+    crash: bool = False,
+    hang: bool = False,
+    requeue: bool = False,
+    node: str | None = None,
+    rank: int | None = None,
+    wait: str = "15m",
+    yes: bool = False,
+    json: bool = False,
 ) -> int:
     """Cause an event in a running run that the cluster may cause, and report how the run came back."""
     flags = (preempt, timeout, node_loss, crash, hang, requeue)

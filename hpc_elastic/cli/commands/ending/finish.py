@@ -7,8 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NoReturn
 
+from hpc_elastic.cli.parser import Parser, add_finish_flags, add_help
 from hpc_elastic.clock import SystemClock, clock_text
 from hpc_elastic.errors import HpcElasticError, SlurmError
 from hpc_elastic.exit_codes import ExitCode
@@ -17,7 +17,6 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision, SetupFailure
 from hpc_elastic.record.state import RunState, has_ended
 from hpc_elastic.settings.of_commands import FINISH
-from hpc_elastic.settings.setting import BUDGET, COUNT, NAMES, NUMBER, SWITCH, flags_of
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.bad_nodes import begin_with_nodes, run_with_nodes
 from hpc_elastic.slurm.end.choices import RequeueBudgets
@@ -29,7 +28,6 @@ from hpc_elastic.slurm.run_jobs.job_start import NOT_REQUEUED, Ended, Patience, 
 from hpc_elastic.store.files import write_all
 from hpc_elastic.text import visible_lines
 
-_WHOLE = (BUDGET, COUNT, NUMBER)
 _CANNOT_RUN = (126, 127)  # exit codes of a shell for a program that cannot be run or is not there
 
 
@@ -42,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     Returns:
         The exit code for the job script; 80 asks for another srun.
     """
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     paths = RunPaths(arguments.run_dir)
     failure = _failure(arguments)
     slurm, clock = _slurm_of(arguments.job_info), SystemClock()
@@ -141,37 +139,18 @@ def _slurm_of(job_info: str | None) -> Slurm:
     return SlurmByScript(job_info)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Print the error as all commands do, and exit with 2."""
-        self.exit(ExitCode.USAGE, f"error: {message}\n  fix: see {self.prog} --help\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-    made = _Parser(
-        prog="hpc-elastic finish",
-        description="Called by the job script after srun: reads the run's records, asks Slurm about the job, "
-        "then ends, requeues, or asks for another srun (exit code 80, node count on stdout).",
+def parser() -> Parser:
+    """Return the command line."""
+    made = Parser(
+        "finish",
+        "--run-dir DIR [FLAG ...]",
+        description="Called by the job script after srun: reads the run's records, asks Slurm about the\n"
+        "job, then ends, requeues, or asks for another srun (exit code 80, node count on stdout).",
     )
-    for flag in flags_of(FINISH):
-        if flag.kind is SWITCH:
-            action = "store_false" if flag.default else "store_true"
-            made.add_argument(*flag.names, dest=flag.dest, action=action, help=flag.help)
-            continue
-        made.add_argument(
-            *flag.names,
-            required=flag.dest == "run_dir",
-            default=flag.default,
-            type=int if flag.kind in _WHOLE else _names if flag.kind is NAMES else str,
-            choices=flag.kind.choices or None,
-            metavar=None if flag.kind.choices else flag.metavar,
-            help=flag.help,
-        )
+    group = made.add_argument_group("options")
+    add_help(group, "show this help message and exit")
+    add_finish_flags(group, FINISH)
     return made
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.replace(",", " ").split())
 
 
 def _failure(arguments: argparse.Namespace) -> SetupFailure | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpc_elastic.cli.run_argument import JsonOfStatus, RunArgument, find_one_run
+from hpc_elastic.cli.run_argument import find_one_run
 from hpc_elastic.cli.say import hand_out, say, say_aside
 from hpc_elastic.cli.status.facts import drain_facts
 from hpc_elastic.clock import SystemClock
@@ -16,7 +16,7 @@ from hpc_elastic.slurm.run_jobs.run_files import RunFiles, read_run
 from hpc_elastic.text import for_shell
 
 
-def stop(run: RunArgument, json: JsonOfStatus = False) -> int:  # noqa: FBT002 - a flag of the command line
+def stop(run: str, *, json: bool = False) -> int:
     """Have the workers save and stop at the same step; the job ends and is not requeued."""
     paths, tell = find_one_run(run), say_aside if json else say
     EndRun(paths, Slurm(), SystemClock(), tell).stop()
@@ -49,7 +49,7 @@ def _never_asks(run: RunFiles) -> list[str]:
     return [f"{asked}; hpc-elastic status tells how long that is", cancel_text]
 
 
-def cancel(run: RunArgument, json: JsonOfStatus = False) -> int:  # noqa: FBT002 - as above
+def cancel(run: str, *, json: bool = False) -> int:
     """End a run at once; the work since its last checkpoint is lost."""
     paths = find_one_run(run)
     EndRun(paths, Slurm(), SystemClock(), say_aside if json else say).cancel()

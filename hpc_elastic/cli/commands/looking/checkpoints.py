@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from hpc_elastic.cli.run_argument import AsJson, RunArgument, find_run
+from hpc_elastic.cli.run_argument import find_run
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.clock import date_text
-from hpc_elastic.node.workers.process_facts import size_text
 from hpc_elastic.record.checkpoint_files import failed_save_texts, failed_saves
 from hpc_elastic.record.saved import ListedCheckpoint, SavedState, saved_checkpoints
-from hpc_elastic.text import for_shell, visible
+from hpc_elastic.text import bytes_text, for_shell, visible
 
 _HEAD = ("STEP", "SAVED", "SIZE", "RANKS", "STATE", "SOURCE", "PATH")
 
 
-def checkpoints(
-    run: RunArgument,
-    json: AsJson = False,  # noqa: FBT002 - a flag of the command line
-) -> int:
-    """Show the checkpoints of a run, and from which of them it goes on.
-
-    Example: hpc-elastic submit --resume RUN --from-step 1200
-    """
+def checkpoints(run: str, *, json: bool = False) -> int:
+    """Show the checkpoints of a run, and from which of them it goes on."""
     paths = find_run(run)
     found, failed = saved_checkpoints(paths), failed_saves(paths)
     if json:
@@ -57,7 +50,7 @@ def _row(one: ListedCheckpoint) -> tuple[str, ...]:
     return (
         str(one.step),
         "-" if one.at is None else date_text(one.at),
-        "-" if one.size is None else size_text(one.size),
+        "-" if one.size is None else bytes_text(one.size),
         "-" if one.world_size is None else str(one.world_size),
         state,
         f"{one.source}{f' {one.name}' if one.name else ''}, round {one.round}",

@@ -10,7 +10,7 @@ from hpc_elastic.cli.commands.looking.status import (
     open_until,
     what_helps_to_start,
 )
-from hpc_elastic.cli.run_argument import AsJson, RunArgument, find_run
+from hpc_elastic.cli.run_argument import find_run
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.cli.status.facts import LET_GO_ON, stopped_texts
 from hpc_elastic.named_tuple import NamedTuple
@@ -25,10 +25,7 @@ from hpc_elastic.slurm.submit.run_dir import identity_trouble
 from hpc_elastic.text import visible
 
 
-def explain(
-    run: RunArgument,
-    json: AsJson = False,  # noqa: FBT002 - a flag of the command line
-) -> int:
+def explain(run: str, *, json: bool = False) -> int:
     """Show why a run is in its state: each stop with cause and cost, and the next command."""
     looked = look_at(read_run(find_run(run)))
     if json:

@@ -6,11 +6,9 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Optional
 
 from hpc_elastic.cli.commands.looking.log_output import ShownLogs, hand_out_lines
-from hpc_elastic.cli.parameters import Flag
-from hpc_elastic.cli.run_argument import AsJson, RunArgument, find_run
+from hpc_elastic.cli.run_argument import find_run
 from hpc_elastic.cli.say import say, say_aside
 from hpc_elastic.clock import Clock, SystemClock, date_text, wall_of
 from hpc_elastic.errors import InputError, RendezvousStateError
@@ -38,52 +36,22 @@ _BATCH = 1 << 16  # bytes that are written at once
 _ALL = "all"
 _A_TIME = "give a span (90s, 10m, 2h), a time (14:30), or a date with it (2026-11-23T14:30:00)"
 
-Follow = Annotated[bool, Flag(("--follow", "-f"), "Go on showing new lines, until the run has ended.")]
-Rank = Annotated[
-    Optional[int],  # noqa: UP045 - it is read at run time on Python 3.10 too
-    Flag(("--rank",), "Only this global rank.", "R", least=0),
-]
-Node = Annotated[
-    Optional[str],  # noqa: UP045
-    Flag(("--node",), "Only this node: its agent and its workers.", "NAME"),
-]
-Attempt = Annotated[
-    Optional[str],  # noqa: UP045
-    Flag(("--attempt",), "Workers of this round instead of the newest; all for every round.", "ROUND"),
-]
-Lines = Annotated[
-    Optional[int],  # noqa: UP045
-    Flag(("--lines", "-n"), "The newest N lines (100); 0, and by default with --since: all.", "N", least=0),
-]
-Since = Annotated[
-    Optional[str],  # noqa: UP045
-    Flag(("--since",), "Only lines after this time, or of the last 10m, 2h.", "TIME"),
-]
-Grep = Annotated[
-    Optional[str],  # noqa: UP045
-    Flag(("--grep",), "Only lines with this regular expression of Python.", "PATTERN"),
-]
-FirstFailure = Annotated[bool, Flag(("--first-failure",), "Only the worker that failed first in its round.")]
-Times = Annotated[bool, Flag(("--times",), "Begin each line with its time.")]
-
 
 def logs(  # noqa: PLR0913 - one parameter per option of the command line
-    run: RunArgument,
-    follow: Follow = False,  # noqa: FBT002 - a flag of the command line
-    rank: Rank = None,
-    node: Node = None,
-    attempt: Attempt = None,
-    lines: Lines = None,
-    since: Since = None,
-    grep: Grep = None,
-    first_failure: FirstFailure = False,  # noqa: FBT002 - as above
-    times: Times = False,  # noqa: FBT002 - as above
-    json: AsJson = False,  # noqa: FBT002 - as above
+    run: str,
+    *,
+    follow: bool = False,
+    rank: int | None = None,
+    node: str | None = None,
+    attempt: str | None = None,
+    lines: int | None = None,
+    since: str | None = None,
+    grep: str | None = None,
+    first_failure: bool = False,
+    times: bool = False,
+    json: bool = False,
 ) -> int:
-    """Show the output of the newest round's workers and of all agents, in order of time.
-
-    A line of a worker begins with its round and rank, that of an agent with time and node.
-    """
+    """Show the output of the newest round's workers and of all agents, in order of time."""
     if json and follow:
         raise InputError("--json is one document, and --follow has no end", where="--json", fix="give one")
     chosen = _lines_of(lines, since, grep)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Annotated, Optional
 
+from hpc_elastic.cli.commands import FORMATS
 from hpc_elastic.cli.commands.looking.explain import Looked, look_at
-from hpc_elastic.cli.parameters import Flag
-from hpc_elastic.cli.run_argument import AsJson, RunArgument, find_run
+from hpc_elastic.cli.run_argument import find_run
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.errors import InputError, UnfitFileError
 from hpc_elastic.report.explain.as_json import report_json
@@ -20,25 +19,16 @@ from hpc_elastic.store.files import read
 from hpc_elastic.store.users_file import write_users_file
 from hpc_elastic.text import visible
 
-FORMATS = ("text", "md", "json", "html")
 _SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json", ".txt": "text"}
 _STDOUT = "-"
 
-Output = Annotated[
-    Optional[str],  # noqa: UP045 - it is read at run time on Python 3.10 too
-    Flag(("--output", "-o"), "File to write, - for standard output; its suffix names the format.", "FILE"),
-]
-Format = Annotated[
-    Optional[str],  # noqa: UP045 - as above
-    Flag(("--format",), f"One of {', '.join(FORMATS)}; text by default.", "FORMAT", values=FORMATS),
-]
-
 
 def report(
-    run: RunArgument,
-    output: Output = None,
-    format: Format = None,  # noqa: A002 - the flag's name
-    json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    run: str,
+    output: str | None = None,
+    format: str | None = None,  # noqa: A002 - the flag's name
+    *,
+    json: bool = False,
 ) -> int:
     """Show a run on one page: where its time went, its starts, stops, nodes and steps."""
     if json and format not in (None, "json"):

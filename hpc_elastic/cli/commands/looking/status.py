@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
-
 from hpc_elastic.account.account import Account, account_of
 from hpc_elastic.account.read import read_begun
-from hpc_elastic.cli.parameters import Flag, Positional
-from hpc_elastic.cli.run_argument import AsJson, RunArgument, find_run, holds_runs
+from hpc_elastic.cli.run_argument import find_run, holds_runs
 from hpc_elastic.cli.say import fitting, hand_out, say, say_aside, say_fact, say_in_colour
 from hpc_elastic.cli.status.facts import batch_log, status_facts
 from hpc_elastic.cli.status.runs import list_runs, runs_json
@@ -23,7 +20,6 @@ from hpc_elastic.report.timeline import Moment
 from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.parse import JobState
-from hpc_elastic.slurm.run_jobs.existing_run import names_of_runs
 from hpc_elastic.slurm.run_jobs.may_start import first_to_do
 from hpc_elastic.slurm.run_jobs.run_files import (
     RunFiles,
@@ -51,25 +47,8 @@ _GOOD = (RunPhase.RUNNING, RunPhase.DONE)
 _MENDED = "when it is mended"
 _BAD = (RunPhase.FAILED, RunPhase.GONE, RunPhase.SILENT)
 
-ShowTimeline = Annotated[bool, Flag(("--timeline",), "Show its events, too.")]
 
-
-OptionalRun = Annotated[
-    Optional[str],  # noqa: UP045 - it is read at run time on Python 3.10 too
-    Positional(
-        "[RUN]",
-        f"Run directory, run id, job id or job name, or a folder: all runs in it. "
-        f"Without it: all runs below ./{RUNS_FOLDER}.",
-        names_of_runs,
-    ),
-]
-
-
-def status(
-    run: OptionalRun = None,
-    timeline: ShowTimeline = False,  # noqa: FBT002 - a flag of the command line
-    json: AsJson = False,  # noqa: FBT002 - as above
-) -> int:
+def status(run: str | None = None, *, timeline: bool = False, json: bool = False) -> int:
     """Show where a run stands, the budgets that it has used, and the next command."""
     folder = RUNS_FOLDER if run is None else holds_runs(run)
     if folder is not None:
@@ -140,7 +119,7 @@ def _say_headline(run: RunFiles, where: RunStatus) -> None:
     say_in_colour(headline, colour, bold=True)
 
 
-def timeline(run: RunArgument, json: AsJson = False) -> int:  # noqa: FBT002 - a flag of the command line
+def timeline(run: str, *, json: bool = False) -> int:
     """Show the events of a run: starts, rounds, failures, drains, requeues, the end."""
     found = read_run(find_run(run))
     if json:

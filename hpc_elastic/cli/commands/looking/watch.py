@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Annotated, Optional
 
 from hpc_elastic.account.account import account_of, pace_of
-from hpc_elastic.cli.commands.looking.status import OptionalRun, colour_of, open_until, status
+from hpc_elastic.cli.commands import EVERY_LINES_S, EVERY_S
+from hpc_elastic.cli.commands.looking.status import colour_of, open_until, status
 from hpc_elastic.cli.live_terminal import LiveTerminal, can_be_live
-from hpc_elastic.cli.parameters import Flag
 from hpc_elastic.cli.run_argument import find_run, holds_runs
 from hpc_elastic.cli.say import say, say_aside
 from hpc_elastic.cli.status.runs import RunRow, list_runs, run_rows
@@ -38,7 +37,6 @@ from hpc_elastic.store.files import list_names
 from hpc_elastic.store.plain_file import open_plain
 from hpc_elastic.text import count_text, visible
 
-_EVERY_S, _EVERY_LINES_S = 2, 60  # between two looks, on a terminal and elsewhere
 _ASK_SLURM_S = 60.0
 _JOURNAL_S = 20.0  # in which the journal is listed once, though no name shows a new record
 _ACCOUNT_S, _ACCOUNT_SHARE = 30.0, 0.005  # between two accounts; of the time for making them
@@ -47,28 +45,14 @@ _MOST_RUNS = 40
 _TAIL_BYTES = 4096
 _MAY_PASS = (StoreError, OSError)  # the next look may find the files again
 
-Every = Annotated[
-    Optional[int],  # noqa: UP045 - it is read at run time on Python 3.10 too
-    Flag(
-        ("--every",),
-        f"Seconds between two looks; by default {_EVERY_S} on a terminal, else {_EVERY_LINES_S}.",
-        "S",
-        least=1,
-    ),
-]
-LogRank = Annotated[
-    Optional[int],  # noqa: UP045 - as above
-    Flag(("--rank",), "Show the newest lines of this global rank, too.", "R", least=0),
-]
 
-
-def watch(run: OptionalRun = None, rank: LogRank = None, every: Every = None) -> int:
+def watch(run: str | None = None, rank: int | None = None, every: int | None = None) -> int:
     """Show a run, or all runs of a folder, on a screen that stays up to date until Ctrl-C."""
     folder = RUNS_FOLDER if run is None else holds_runs(run)
     with suppress(KeyboardInterrupt):
         if not can_be_live(1):
-            return _print_every(run, folder, every or _EVERY_LINES_S)
-        every = every or _EVERY_S
+            return _print_every(run, folder, every or EVERY_LINES_S)
+        every = every or EVERY_S
         if folder is not None:
             return _watch_folder(folder, every)
         return _watch_run(_Watched(find_run(run or ""), SystemClock(), rank), every)

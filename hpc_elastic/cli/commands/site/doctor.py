@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING
 
-import typer
-
-from hpc_elastic.cli.run_argument import AsJson
 from hpc_elastic.cli.say import hand_out, say, say_in_colour
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError, SlurmNotFoundError
@@ -26,29 +23,6 @@ _STEP_MINUTES = 10  # far more than the waits for silent nodes
 _STEP = "HPC_ELASTIC_DOCTOR_STEP"  # set where srun was started by `doctor --nodes`
 _FOUND = 3  # exit code of nodes with problems there; srun's own failures end with 1
 
-Directory = Annotated[
-    Optional[str],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
-    typer.Argument(metavar="DIR", help=f"Directory for runs. Default: ./{RUNS_FOLDER}.", show_default=False),
-]
-Nodes = Annotated[
-    Optional[int],  # noqa: UP045
-    typer.Option(
-        metavar="N",
-        min=2,
-        help="Try the directory from N nodes; Slurm is asked for them. Options of srun go after --.",
-        show_default=False,
-    ),
-]
-Preload = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option(
-        metavar="MODULE,...",
-        help="Preload these modules on this machine, as --preload of submit and run does, and print the "
-        "time that it saves.",
-        show_default=False,
-    ),
-]
-
 
 class DoctorGroup(NamedTuple):
     """The nodes that try a directory together, as Slurm told this process."""
@@ -60,26 +34,19 @@ class DoctorGroup(NamedTuple):
 
 
 def doctor(
-    context: typer.Context,
-    directory: Directory = None,
-    nodes: Nodes = None,
-    preload: Preload = None,
-    json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    srun_options: tuple[str, ...] = (),
+    *,
+    directory: str | None = None,
+    nodes: int | None = None,
+    preload: str | None = None,
+    json: bool = False,
 ) -> int:
-    """Check Python, Slurm and a directory before runs depend on them.
-
-    Started by srun on several nodes, or with --nodes N, it finds out whether they
-    see the same directory, how soon a name is seen, and whether locks exclude
-    between nodes. The exit code is 1 if something is wrong.
-
-    Example: hpc-elastic doctor /scratch/me --nodes 2 -- -p short
-    """
+    """Check Python, Slurm and a directory before runs depend on them."""
     environ = os.environ  # noqa: TID251 - Slurm's variables of this process
     if directory is not None and not directory.strip():
         raise InputError("the name of the directory is empty", where="DIR", fix="name a directory")
     path = os.path.abspath(os.path.expanduser(directory or RUNS_FOLDER))
-    words: tuple[str, ...] = context.obj or ()
-    _check_words(words, nodes)
+    _check_words(srun_options, nodes)
     if json and nodes is not None:
         raise InputError(
             "the nodes of --nodes print for themselves", where="--json", fix="leave out --json or --nodes"
@@ -92,7 +59,7 @@ def doctor(
     if group is not None and nodes is None:
         code = 0 if environ.get("SLURM_LOCALID", "0") != "0" else _together(path, group)
         return _FOUND if code and environ.get(_STEP) else code
-    return _here(path, nodes, words)
+    return _here(path, nodes, srun_options)
 
 
 def _preload(text: str) -> int:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from typing import Annotated, Optional
 
-import typer
-
-from hpc_elastic.cli.run_argument import AsJson
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import InputError, SlurmError
@@ -26,38 +22,11 @@ from hpc_elastic.text import for_shell, visible
 _ACTIONS = {"forgive": Fault.FORGIVEN, "suspect": Fault.SUSPECTED}
 _HEAD = ("NODE", "SCORE", "STATE", "LAST", "WHEN", "RUN", "WHY")
 
-Words = Annotated[
-    Optional[list[str]],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
-    typer.Argument(
-        metavar="[forgive|suspect HOST...]",
-        help="Without it: the table. HOST may be a list such as node[1-3].",
-        show_default=False,
-    ),
-]
-Project = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option(
-        metavar="DIR",
-        help=f"Directory of the runs, or one run. Default: {Env.LEDGER}, else ./{RUNS_FOLDER}, else here.",
-        show_default=False,
-    ),
-]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why a node is suspect; kept with it.")]
-
 
 def nodes(
-    words: Words = None,
-    project: Project = None,
-    reason: Reason = "",
-    as_json: AsJson = False,  # noqa: FBT002 - typer's way to write a flag
+    words: list[str] | None = None, project: str | None = None, reason: str = "", *, json: bool = False
 ) -> int:
-    """Show the nodes on which runs have failed; forgive some, or have jobs do without some.
-
-    A suspect node is left out of the jobs that are submitted or requeued from now on, until its score
-    has fallen below 0.5: it halves every day.
-
-    Example: hpc-elastic nodes suspect node7 --reason "slow links"
-    """
+    """Show the nodes on which runs have failed; forgive some, or have jobs do without some."""
     place = place_of(project, Slurm().environ.get(Env.LEDGER))
     if words:
         return _change(place, words, reason)
@@ -65,7 +34,7 @@ def nodes(
     ledger = read_ledger(place, since=RULES.oldest(now))
     known = standings(ledger.events, now)
     left_out = _left_out()
-    if as_json:
+    if json:
         from hpc_elastic.report.explain.as_json import document  # noqa: PLC0415 - rare
 
         found = {"place": place, "nodes": [_fields(one, left_out) for one in known]}

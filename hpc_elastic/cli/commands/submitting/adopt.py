@@ -5,9 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
-from typing import Annotated, Optional
-
-import typer
 
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.errors import InputError, UnfitFileError
@@ -21,46 +18,21 @@ from hpc_elastic.text import for_shell
 
 _STDIN = "-"
 
-Script = Annotated[
-    str, typer.Argument(metavar="SCRIPT", help="A job script that starts torchrun; - for stdin.")
-]
-Write = Annotated[
-    bool, typer.Option("--write", "-w", help="Change the script; the old one is kept as SCRIPT.orig.")
-]
 
-
-PerNode = Annotated[
-    Optional[bool],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
-    typer.Option(
-        "--per-node/--job",
-        help="srun runs SCRIPT on each node of a job, or sbatch takes it as the job; "
-        "by default by its content.",
-        show_default=False,
-    ),
-]
-
-
-def adopt(
-    script: Script,
-    write: Write = False,  # noqa: FBT002 - typer's way to write a flag
-    per_node: PerNode = None,
-) -> int:
-    """Show how a job script with torchrun changes, and why; nothing is changed without --write.
-
-    The difference is on stdout, so that it can be kept or given to patch; the reasons are on stderr.
-    """
+def adopt(script: str, *, write: bool = False, per_node: bool | None = None) -> int:
+    """Show how a job script with torchrun changes, and why; nothing is changed without --write."""
     if write and script == _STDIN:
         raise InputError("there is no file to change", where="--write", fix="give the script by its name")
     if not write:
         text = _read(script)
-        _show(script, text, _adopted(script, text, per_node))
+        _show(script, text, _adopted(script, text, per_node=per_node))
         if script != _STDIN:
             say(f"\nto change it: hpc-elastic adopt --write {for_shell(script)}", err=True)
         return 0
     try:
         with users_file(script) as held:
             text = _text(script, held.read())
-            adopted = _adopted(script, text, per_node)
+            adopted = _adopted(script, text, per_node=per_node)
             _show(script, text, adopted)
             held.exchange(adopted.text.encode("utf-8"), kept_as=f"{script}.orig")
     except FileExistsError as error:
@@ -72,7 +44,7 @@ def adopt(
     return 0
 
 
-def _adopted(script: str, text: str, per_node: PerNode) -> rules.Adopted:
+def _adopted(script: str, text: str, *, per_node: bool | None) -> rules.Adopted:
     change_it = adopt_per_node if (is_per_node(text) if per_node is None else per_node) else rules.adopt
     return change_it(text, script, is_found_isolated=own_path() == INSTALLED)
 

@@ -6,10 +6,7 @@ import json as to_json
 import os
 import re
 import subprocess  # noqa: TID251 - asks the shell of a script whether it can read it
-from typing import Annotated, Optional
 
-from hpc_elastic.cli.parameters import Flag, Positional
-from hpc_elastic.cli.run_argument import AsJson
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.errors import InputError, UnfitFileError
 from hpc_elastic.slurm.job.job_file import build_spec, read_job_file
@@ -26,27 +23,9 @@ _SHELLS = re.compile(r"#!\s*(?:/usr/bin/env\s+)?\S*?\b(bash|sh|dash|ksh)\b")
 _ASK_S = 10.0
 _LINE = re.compile(r"line (\d+): (.*)")
 
-LintedFile = Annotated[
-    Optional[str],  # noqa: UP045 - it is read at run time on Python 3.10 too
-    Positional("[FILE]", "An sbatch script, a training script (.py) or a job file (.toml)."),
-]
-Explained = Annotated[
-    Optional[str],  # noqa: UP045
-    Flag(
-        ("--explain",),
-        "Print the reason and the fix of a rule, in place of a FILE.",
-        "CODE",
-        values=tuple(one.value for one in Pitfall),
-    ),
-]
-Fix = Annotated[bool, Flag(("--fix",), "Change the script where that is safe.")]
-
 
 def lint(
-    file: LintedFile = None,
-    explain: Explained = None,
-    fix: Fix = False,  # noqa: FBT002 - a flag of the command line
-    json: AsJson = False,  # noqa: FBT002 - as above
+    file: str | None = None, explain: str | None = None, *, fix: bool = False, json: bool = False
 ) -> int:
     """Show pitfalls in a job script, training script or job file; exit code 1 if there are any."""
     if explain is not None:

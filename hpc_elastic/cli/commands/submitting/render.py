@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-
-from hpc_elastic.cli.job_options import JobFileArgument, wanted_job
+from hpc_elastic.cli.job_options import wanted_job
 from hpc_elastic.cli.say import hand_out
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.slurm.client.commands import Slurm
@@ -15,12 +13,9 @@ from hpc_elastic.slurm.submit import request
 from hpc_elastic.slurm.submit.request import read_template
 
 
-def render(context: typer.Context, given: dict[str, Any], job_file: JobFileArgument = None) -> None:
-    """Print the job script that submit would queue; nothing is checked on disk or queued.
-
-    Example: hpc-elastic render --nodes 2:4 --gpus-per-node 8 --exclusive --time 4h -- train.py
-    """
-    with wanted_job(job_file, given, context.obj or ()) as job:
+def render(given: dict[str, Any], command: tuple[str, ...], job_file: str | None = None) -> None:
+    """Print the job script that submit would queue; nothing is checked on disk or queued."""
+    with wanted_job(job_file, given, command) as job:
         names = job.spec.option_names()
         options.check_known(names, Slurm().option_names(names))
     template, now_s = read_template(job.spec.mode), SystemClock().wall()

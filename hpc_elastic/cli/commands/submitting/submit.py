@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Optional
+from typing import Any
 
-import typer
-
-from hpc_elastic.cli.job_options import JobFileArgument, WantedJob, wanted_job
-from hpc_elastic.cli.parameters import Flag, named
-from hpc_elastic.cli.run_argument import AsJson, find_run
-from hpc_elastic.cli.say import hand_out, say, say_aside
+from hpc_elastic.cli.job_options import WantedJob, wanted_job
+from hpc_elastic.cli.run_argument import find_run
+from hpc_elastic.cli.say import hand_out, named, say, say_aside
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
@@ -28,62 +25,21 @@ from hpc_elastic.slurm.submit.resubmit import expedited, lead_text, with_measure
 from hpc_elastic.slurm.submit.submit import Submitted, Submitter, was_local
 from hpc_elastic.text import for_shell, line_for_shell
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and show the job; queue nothing.")]
-Resume = Annotated[
-    Optional[str],  # noqa: UP045 - typer reads it at run time on Python 3.10 too
-    typer.Option(
-        metavar="RUN_DIR",
-        help="Queue a run that ended or was stopped once more, from its last checkpoint.",
-        show_default=False,
-    ),
-]
-FromStep = Annotated[
-    Optional[int],  # noqa: UP045
-    typer.Option(
-        "--from-step",
-        metavar="N",
-        min=0,
-        help="With --resume: go on from the checkpoint of this step. Newer ones stay.",
-        show_default=False,
-    ),
-]
-Local = Annotated[
-    Optional[int],  # noqa: UP045
-    typer.Option(
-        metavar="N", min=1, help="Run here and now without Slurm, with N agents as nodes.", show_default=False
-    ),
-]
-SkipTest = Annotated[
-    bool,
-    typer.Option(
-        "--skip-sbatch-test",
-        help="Do not ask Slurm beforehand (sbatch --test-only, the partition's time limit).",
-    ),
-]
-Parsable = Annotated[bool, Flag(("--parsable",), "Print the job id alone, for scripts.")]
-
 
 def submit(  # noqa: PLR0913 - one parameter per option of the command line
-    context: typer.Context,
     given: dict[str, Any],
-    job_file: JobFileArgument = None,
-    dry_run: DryRun = False,  # noqa: FBT002 - a flag of the command line
-    resume: Resume = None,
-    from_step: FromStep = None,
-    local: Local = None,
-    skip_sbatch_test: SkipTest = False,  # noqa: FBT002
-    json: AsJson = False,  # noqa: FBT002
-    parsable: Parsable = False,  # noqa: FBT002
+    command: tuple[str, ...],
+    *,
+    job_file: str | None = None,
+    dry_run: bool = False,
+    resume: str | None = None,
+    from_step: int | None = None,
+    local: int | None = None,
+    skip_sbatch_test: bool = False,
+    json: bool = False,
+    parsable: bool = False,
 ) -> int:
-    """Queue a training run that survives preemption, requeue and node loss.
-
-    Example: hpc-elastic submit --nodes 2:4 --gpus-per-node 8 --exclusive --time 4h -- train.py --lr 0.1
-
-    train.py runs with the Python that hpc_elastic is installed in; --python takes another one.
-
-    The same can be written in a job file: hpc-elastic submit train.toml
-    """
-    command: tuple[str, ...] = context.obj or ()
+    """Queue a training run that survives preemption, requeue and node loss."""
     if json and parsable:
         raise InputError("--json prints the job id, too", where="--parsable", fix="give one of both")
     form = "--json" if json else "--parsable" if parsable else ""
