@@ -563,9 +563,19 @@ class SharedRun:
             drain: the request; None: there was none.
         """
         drained = Drained(self.membership.epoch, cause, self._saved(), "", self._drain_took())
+        drained = drained._replace(missing=self._vanished_at_work())
         if drain is not None:
             drained = drained._replace(detail=drain.detail, asked=drain.asked, budget=drain.budget)
         return self.commit(drained)
+
+    def _vanished_at_work(self) -> tuple[str, ...]:
+        """Return the nodes of the newest round that have vanished while their workers ran."""
+        formed, roster = self.state.round, self.membership.roster
+        if formed is None or self.blind_since is not None:
+            return ()
+        quiet = self._silent(formed) - self.state.left
+        at_work = {node_id for node_id in quiet if roster[node_id].name.phase is Phase.RUNNING}
+        return tuple(member.node for member in formed.members if member.node_id in at_work)
 
     def _drain_took(self) -> float | None:
         return None if self.drain_began is None else round(self.now() - self.drain_began, 3)

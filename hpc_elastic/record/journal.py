@@ -257,7 +257,7 @@ class Drained(NamedTuple):
     detail: Prose  # for people: the origin, if it was no signal; why too few nodes are there
     took_s: float | None = None  # from the request to the last worker's end, by the writer's clock
     asked: Asked = NO_SIGNAL
-    missing: tuple[str, ...] = ()  # nodes that were waited for in vain
+    missing: tuple[str, ...] = ()  # nodes that were waited for in vain, or vanished before they had stopped
     budget: Budget | None = None  # as in the request
 
 

@@ -346,7 +346,8 @@ def _drained(entry: Drained, before: RunState, span_s: float | None) -> str:
     if before.round is None and entry.cause in _NO_ROUND:
         return f"this start is given up{_for(' after ', span_s)}: {why}"
     saved = "" if entry.step is None else f"; checkpoint of step {entry.step}"
-    return f"drained ({why}){_for(' in ', span_s)}{saved}{unsaved_text(before, entry.step)}"
+    lost = "" if not entry.missing else f"; {few_text(entry.missing)} vanished before it had stopped"
+    return f"drained ({why}){_for(' in ', span_s)}{lost}{saved}{unsaved_text(before, entry.step)}"
 
 
 def _requeued(entry: Requeued, before: RunState, _span_s: float | None) -> str:

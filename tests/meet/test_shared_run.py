@@ -430,6 +430,24 @@ def test_whose_workers_run_has_a_step_to_tell(node: MakeNode, clock: FakeClock) 
     assert both == first.run.working_members(formed_now._replace(number=2))
 
 
+@pytest.mark.parametrize(
+    ("phase", "named"), [(Phase.RUNNING, ("n2",)), (Phase.STOPPED, ()), (Phase.LEFT, ())]
+)
+def test_a_node_that_vanishes_in_a_drain_is_named(
+    node: MakeNode, clock: FakeClock, phase: Phase, named: tuple[str, ...]
+) -> None:
+    """Unless its workers had stopped before: whatever it cost, its loss did not."""
+    first, second = together(node, clock)
+    drained = first.run.request_drain(Cause.PREEMPTION, Then.LEAVE).drain
+    second.run.set_phase(phase)
+    for _ in range(5):
+        clock.advance(1.0)
+        first.run.tick()
+    state = first.run.report_asked_drained(Cause.PREEMPTION, drained)
+    assert state.drained is not None
+    assert named == state.drained.missing
+
+
 def test_a_round_has_succeeded_when_all_its_members_have(node: MakeNode, clock: FakeClock) -> None:
     """One whose workers run or have been stopped is missing, and so is everybody before the first round."""
     assert not node("n9").run.everyone_succeeded()
