@@ -256,7 +256,7 @@ _FAULTS = {
         _run(_stop(Cause.NODE_LOSS, at=(0,), least=2, most=2), ends=_HELD)._replace(may_lack=True),
     ),
     "unwritten.a_run_with_one_start_has_no_other": (_run(ends=None),),
-    "unwritten.preemptions_that_kill_the_script_are_counted": (
+    "unwritten.preemptions_that_may_kill_the_script_are_counted": (
         _run(_stop(Cause.PREEMPTION, least=2, most=2), ends=_HELD),
     ),
     "unwritten.a_node_that_is_lost_again_is_left_out": (

@@ -69,7 +69,7 @@ def test_a_run_with_one_start_has_no_other(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("kill_wait", [5, 30])
 @pytest.mark.parametrize("mode", ["step", "array"])
-def test_preemptions_that_kill_the_script_are_counted(
+def test_preemptions_that_may_kill_the_script_are_counted(
     start_cluster: StartCluster, mode: str, kill_wait: int
 ) -> None:
     """Slurm has said in the batch log that it preempts the job, or the task."""

@@ -135,7 +135,7 @@ def lose_all_nodes_again_and_again(cluster: Cluster, run: Run, *, is_array: bool
 
 
 def preempt_unheard(cluster: Cluster, run: Run, job_id: str) -> None:
-    """Preempt a run twice whose workers hear nothing: SIGKILL ends its agents and its script with them.
+    """Preempt a run twice whose workers hear nothing, so that SIGKILL may end its script before that has written.
 
     Args:
         cluster: of the run.
@@ -150,7 +150,6 @@ def preempt_unheard(cluster: Cluster, run: Run, job_id: str) -> None:
     ended = run.wait_ending().ending
     assert ended is not None
     assert (Decision.HELD, Budget.PREEMPTIONS) == (ended.decision, ended.budget)
-    assert 2 == run.state().used(Cause.PREEMPTION)
     assert 2 == len(run.entries(RoundFormed))
 
 

@@ -34,9 +34,9 @@ _SRUN_FLAGS = (
 )
 _PER_TASK = ("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPUS_PER_TASK")
 _PER_TASK_OPTION = re.compile(r"\s(?:-c|--(?:cpus|gpus|tres)-per-task)(?=[\s=\d])")
-_GPUS_PER_TASK = re.compile(r"\s--gpus-per-task(?=[\s=])")
+_GPUS_PER_TASK = re.compile(r"\s--gpus-per-task[\s=]+(?:[^\s:]+:)?(\d+)")
 _ANY_GPUS = re.compile(r"(?:^|\s)(?:-G|--gpus[\w-]*|--gres|--tres-per-task)(?=[\s=\d])")
-_ALL_GPUS = "gpus=$((${SLURM_NTASKS:-$SLURM_JOB_NUM_NODES} * ${SLURM_GPUS_PER_TASK##*:}))"
+_ALL_GPUS = "--gpus=$((${{SLURM_NTASKS:-$SLURM_JOB_NUM_NODES}} * {per_task}))"
 _LEAD_S = 120
 _MARK = "\ufeff"  # editors of Windows begin a file with it
 _ISOLATED = "-I -m hpc_elastic"
@@ -90,7 +90,6 @@ _FINISH = Change(
     "requeues the job after a preemption, a time limit or a lost node, which Slurm alone often does not; "
     "never a cancelled or a finished one",
 )
-_WHOLE_GPUS = Change(_ALL_GPUS, "an agent gets all GPUs of its node, not those of one task")
 _BEGINS = Change(
     "hpc-elastic finish --begins ahead of it",
     "in a further start it records ends of earlier ones that no process was left to record, and nothing is "
@@ -132,16 +131,15 @@ def adopt(text: str, name: str, *, is_found_isolated: bool = True) -> Adopted:
     lines = plain.split("\n")
     header, header_changes = _header(lines)
     before = _insert_options(lines[: line.first], header)
-    per_task = any(_GPUS_PER_TASK.search(each) for each in before if each.startswith("#SBATCH"))
-    is_short = per_task and not _ANY_GPUS.search(line.options)
-    command, command_changes = _changed_command(line, ' --gpus="$gpus"' if is_short else "")
+    gpus = _all_gpus(before, line)
+    command, command_changes = _changed_command(line, gpus)
     known = _strictness(before)
     tail, tail_changes = _tail(lines, line.last + 1, known)
     strict = [
         *([_KEEP_STRICT, _END_STRICT] if known.by_option else []),
         *([_END_TRAP] if known.by_trap else []),
     ]
-    whole = [*([_WHOLE_GPUS] if is_short else []), *_whole_node(before, "\n".join(command))]
+    whole = _whole_node(before, "\n".join(command))
     changed = [
         *before,
         *(change.what for change in strict),
@@ -327,6 +325,20 @@ def _whole_node(lines: Sequence[str], command: str) -> list[Change]:
         return []
     names = [name for name in _PER_TASK if not re.search(rf"\b{name}\b", command)]
     return [Change(f"unset {' '.join(names)}", "an agent gets all CPUs and GPUs of its node, not one task's")]
+
+
+def _all_gpus(lines: Sequence[str], line: Line) -> str:
+    """Return the option by which srun gives its one task of a node all GPUs of the job there, or nothing.
+
+    Args:
+        lines: of the script, up to its command.
+        line: the command.
+    """
+    given = (_GPUS_PER_TASK.search(each) for each in lines if each.startswith("#SBATCH"))
+    found = next(filter(None, given), None)
+    if found is None or _ANY_GPUS.search(line.options):
+        return ""
+    return " " + _ALL_GPUS.format(per_task=found[1])
 
 
 def _first_command(lines: list[str]) -> int:
