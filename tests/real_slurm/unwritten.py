@@ -135,7 +135,7 @@ def lose_all_nodes_again_and_again(cluster: Cluster, run: Run, *, is_array: bool
 
 
 def preempt_unheard(cluster: Cluster, run: Run, job_id: str) -> None:
-    """Preempt a run twice whose workers hear nothing, so that SIGKILL may end its script before that has written.
+    """Preempt a run twice whose workers hear nothing, so that SIGKILL may come before its script has written.
 
     Args:
         cluster: of the run.
