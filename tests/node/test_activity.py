@@ -187,6 +187,34 @@ def test_a_gpu_that_works_or_does_not_tell_is_not_idle(
     assert idle_s == clock.monotonic() - sampler.idle_since
 
 
+@pytest.mark.parametrize(
+    ("program", "has_gpus", "idle_s"), [(True, False, 0.0), (False, True, 0.0), (False, False, 100.0)]
+)
+def test_gpus_whose_use_is_not_known_are_not_idle(
+    tmp_path: Path, *, program: bool, has_gpus: bool, idle_s: float
+) -> None:
+    """A driver that fails, or none where there are GPUs; a node without both has none that work."""
+    if program:
+        (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+    clock = FakeClock()
+    environ = {"PATH": str(tmp_path)}
+    place = SampledNode("n1", "none", str(tmp_path), environ, clock, lambda _: None, has_gpus=has_gpus)
+    sampler = GpuSampler(1.0, place)
+
+    def is_off() -> bool:
+        clock.advance(2.0)
+        sampler.look(clock.monotonic())
+        return sampler.is_off
+
+    wait_until(is_off, "the end of the samples")
+    sampler.look(clock.monotonic())
+    before = clock.monotonic() - sampler.idle_since
+    clock.advance(100.0)
+    sampler.look(clock.monotonic())
+    assert idle_s == clock.monotonic() - sampler.idle_since - before
+
+
 ROUND = RoundFormed(3, Epoch(0, 0, 0, 0), (Member("n1.1", "n1", 4), Member("n2.1", "n2", 4)), "n1", 1, None)
 
 

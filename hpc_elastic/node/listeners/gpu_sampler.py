@@ -63,6 +63,7 @@ class GpuSampler:
         self._known = read_gpu_file(place.path) or NodeGpus(place.node, 0.0)
         self.pids: set[int] = set()  # of the program, which is no worker and no leftover of one
         self.is_off = shutil.which(_COMMAND[0], path=place.environ.get("PATH")) is None
+        self._may_work = place.has_gpus or not self.is_off  # GPUs whose use is not known
         if self.is_off:
             place.say(f"the GPUs are not sampled: there is no {nvidia_smi.PROGRAM} on this node")
 
@@ -75,7 +76,7 @@ class GpuSampler:
         Returns:
             The new samples.
         """
-        if self.is_off and self._place.has_gpus:
+        if self.is_off and self._may_work:
             self.idle_since = now
         if self._process is not None:
             return self._look_at(self._process, now)
