@@ -6,18 +6,20 @@ commands of `hpc_elastic.slurm.client.commands.Slurm` ask and change that; each 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
 from hpc_elastic.errors import SlurmCommandError
-from hpc_elastic.slurm.client.answers import PastStart
+from hpc_elastic.ids import Env
+from hpc_elastic.slurm.client.answers import ListedNode, LostNodeState, PastStart
 from hpc_elastic.slurm.client.commands import Slurm
 from tests.simulation.world import World
 
 ASK_S = (0.02, 0.3)  # how long a command of Slurm takes [s]
 NOTICE_S = 2.0  # until Slurm gives a node up that does not answer [s]
 DELAY_S = 1.0  # between the last process of a start and the next start [s]
+NODES = ("n1", "n2", "n3", "n4")  # of the cluster; a job gets the first ones that it may have
 _EPOCH = "2026-01-01T"
 
 
@@ -63,13 +65,15 @@ class Job:
 
     Args:
         ref: its id.
-        nodes: its nodes.
+        nodes: how many nodes it has.
         may_requeue: whether Slurm may start it again.
     """
 
-    def __init__(self, ref: str, nodes: tuple[str, ...], *, may_requeue: bool) -> None:
+    def __init__(self, ref: str, nodes: int, *, may_requeue: bool) -> None:
         self.ref = ref
-        self.nodes = nodes
+        self.size = nodes
+        self.nodes: tuple[str, ...] = ()  # of its current start, or the last one
+        self.excluded: tuple[str, ...] = ()
         self.may_requeue = may_requeue
         self.word = "PENDING"
         self.reason = "None"
@@ -161,6 +165,7 @@ class Controller:
         if job.word != "PENDING" or job.is_held or job.restarts != restart:
             return
         job.word, job.reason = "RUNNING", "None"
+        job.nodes = tuple(name for name in NODES if name not in job.excluded)[: job.size]
         job.preempt_time = job.end_time = None
         job.gone.clear()
         job.processes = self._make(job)
@@ -311,10 +316,11 @@ class SimulatedSlurm(Slurm):
     Args:
         controller: of the cluster.
         tell: is told of each command that changes something, with the job.
+        ledger: directory in which bad nodes are remembered.
     """
 
-    def __init__(self, controller: Controller, tell: Callable[[str, str], None]) -> None:
-        super().__init__({})
+    def __init__(self, controller: Controller, tell: Callable[[str, str], None], ledger: str) -> None:
+        super().__init__({Env.LEDGER: ledger})
         self._controller = controller
         self._tell = tell
 
@@ -373,6 +379,22 @@ class SimulatedSlurm(Slurm):
             job.is_held = True
 
     def update(self, job_ref: str, *fields: str) -> None:
-        """Accept a comment; nothing else is changed."""
-        assert all(field.startswith("Comment=") for field in fields), fields
-        self._known("comment", job_ref)
+        """Accept a comment, and the nodes that a job in the queue is to do without."""
+        (field,) = fields
+        name, _, value = field.partition("=")
+        job = self._known(name, job_ref)
+        if name == "ExcNodeList" and job.word == "PENDING":
+            job.excluded = tuple(filter(None, value.split(",")))
+
+    def excluded_by(self, job_ref: str) -> str:
+        """Return the nodes that a job does without."""
+        job = self._job(job_ref)
+        return "" if job is None else ",".join(job.excluded)
+
+    def nodes(self, partitions: str | None) -> list[ListedNode]:  # noqa: ARG002 - there is one
+        """Return all nodes of the cluster; those that were lost are back."""
+        return [ListedNode(name, "idle") for name in NODES]
+
+    def node_states(self, names: Sequence[str], job_ref: str | None) -> dict[str, LostNodeState]:  # noqa: ARG002
+        """Return that nothing is known of lost nodes."""
+        return {}

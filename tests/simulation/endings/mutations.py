@@ -88,6 +88,11 @@ ENDING_MUTATIONS = (
         ("endings script",),
     ),
     Mutation(
+        "a node on which starts are lost again and again is used again",
+        (Change("hpc_elastic.slurm.end.bad_nodes:_lost_again", "losses[node] >= _LOST_AGAIN", "False"),),
+        ("endings losses",),
+    ),
+    Mutation(
         "a start that has a record is charged again",
         (
             Change(f"{_UNWRITTEN}:of_job", "known.restart + is_recorded", "known.restart"),

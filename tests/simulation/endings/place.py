@@ -24,6 +24,7 @@ class Place:
 
     def __init__(self) -> None:
         self.paths = _paths(os.getpid())
+        self.ledger = os.path.join(os.path.dirname(self.paths.root), "ledger")
         self._logs: set[str] = set()
         self.clear()
 
@@ -32,8 +33,9 @@ class Place:
         for name in os.listdir(self.paths.root):
             if name.endswith(".out") or name == os.path.basename(self.paths.site):
                 os.unlink(os.path.join(self.paths.root, name))
-        for name in os.listdir(self.paths.checkpoints):
-            os.unlink(os.path.join(self.paths.checkpoints, name))
+        for directory in (self.paths.checkpoints, self.ledger):
+            for name in os.listdir(directory):
+                os.unlink(os.path.join(directory, name))
 
     def write(self, job_ref: str, line: str) -> None:
         """Add a line to the batch log of a job."""
@@ -58,7 +60,7 @@ def _paths(_process: int) -> RunPaths:
     above = tempfile.mkdtemp(dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
     atexit.register(shutil.rmtree, above, ignore_errors=True)
     paths = RunPaths(os.path.join(above, "run"))
-    for directory in paths.directories():
+    for directory in (*paths.directories(), os.path.join(above, "ledger")):
         os.makedirs(directory, mode=0o700)
     os.chmod(paths.root, 0o700)
     with open(paths.identity, "w") as file:

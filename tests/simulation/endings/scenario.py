@@ -66,7 +66,7 @@ class Endings:
             keeps_log=dice.random() < chances.logs,
             keeps_preempt_time=dice.random() < 0.7,
         )
-        self.nodes = tuple(f"n{number}" for number in range(1, dice.choice((1, 1, 2)) + 1))
+        self.size = dice.choice((1, 1, 2))
         saves = dice.random() < chances.saves
         self.saves_after_s = (1.0, 5.0) if saves else (1e9, 1e9)
         self.save_takes_s = dice.choice(((0.1, 1.0), (1.0, 12.0)))
@@ -129,14 +129,12 @@ class Endings:
     def _begin(self) -> None:
         world, dice = self.world, self.world.random
         world.tell(f"budgets: {self.budgets}")
-        world.tell(f"{self.site}, nodes: {' '.join(self.nodes)}")
-        spec = JobSpec(
-            command=("train.py",), nodes=str(len(self.nodes)), max_requeues=self.budgets.max_requeues
-        )
-        own = Job(OWN, self.nodes, may_requeue=spec.requeues)
+        world.tell(f"{self.site}, {self.size} nodes")
+        spec = JobSpec(command=("train.py",), nodes=str(self.size), max_requeues=self.budgets.max_requeues)
+        own = Job(OWN, self.size, may_requeue=spec.requeues)
         world.at(0.0, lambda: self.controller.submit(own))
         if dice.random() < self.chances.second:
-            other = Job(SECOND, self.nodes, may_requeue=spec.requeues)
+            other = Job(SECOND, self.size, may_requeue=spec.requeues)
             world.at(dice.uniform(0.0, 20.0), lambda: self.controller.submit(other))
         if dice.random() < self.chances.away:
             since = dice.uniform(0.0, 30.0)
@@ -246,13 +244,13 @@ class Endings:
 
     def lose_one(self, start: JobStart) -> None:
         """Lose a node of two, with the batch script or without it."""
-        if len(self.nodes) < 2:
+        if self.size < 2:
             self.lose_all(start)
             return
         start.causes.add(Cause.NODE_LOSS)
-        start.lost_node = self.world.random.choice(self.nodes)
+        start.lost_node = self.world.random.choice(start.job.nodes)
         self.controller.lose_node(start.job, start.lost_node)
-        if start.lost_node == self.nodes[0]:
+        if start.lost_node == start.job.nodes[0]:
             start.kill_script()
 
     def cancel(self, start: JobStart) -> None:

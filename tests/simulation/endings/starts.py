@@ -41,6 +41,7 @@ from hpc_elastic.record.state import RunState, has_ended
 from hpc_elastic.record.why_left import Notice
 from hpc_elastic.slurm.client.commands import look
 from hpc_elastic.slurm.client.job_standing import Standing, standing
+from hpc_elastic.slurm.end.bad_nodes import begin_with_nodes, run_with_nodes
 from hpc_elastic.slurm.end.finish import Finish
 from hpc_elastic.slurm.end.unwritten import mark_text
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
@@ -91,6 +92,8 @@ class JobStart:
         self.held = False  # the run was held as it ended
         self.held_for: Budget | None = None
         self.is_seen_held = False
+        self.is_unfit = False  # it was left for its nodes, and none was lost
+        self.nodes: tuple[str, ...] = ()
         self.was_signalled = False  # some time
         self.bad_line = False
         self.lost_node = ""  # one that its agents are to notice
@@ -122,6 +125,7 @@ class JobStart:
 
     def begin(self) -> None:
         """Start the batch script."""
+        self.nodes = self.job.nodes
         self.script.start(self._script)
 
     def signal(self) -> None:
@@ -206,7 +210,8 @@ class JobStart:
         )
         self.on_finish(self)
         try:
-            ended = self._finish_of(self.script, Epoch(self.submission, 0, self.restart, 0), 0).begin()
+            finish = self._finish_of(self.script, Epoch(self.submission, 0, self.restart, 0), 0)
+            ended = begin_with_nodes(finish, self._say)
         except HpcElasticError as error:
             self.run.world.tell(f"{self.name}: earlier starts are not looked at: {error}")
             ended = None
@@ -217,10 +222,13 @@ class JobStart:
         self.on_finish(self)
         epoch = Epoch(self.submission, 0, self.restart, relaunch)
         self.run.world.tell(f"{self.name}: srun {relaunch} ends with {code}")
-        finish = self._finish_of(self.script, epoch, code, failure)
-        ended = finish.run()
+        ended = self._run(self._finish_of(self.script, epoch, code, failure))
         self._ignores = False
         return ended
+
+    def _run(self, finish: Finish) -> Ended:
+        start, slurm, clock = finish.start, finish.slurm, finish.clock
+        return run_with_nodes(finish.run, finish.log, start, slurm, clock, self._say)
 
     def _finish_of(self, node: Node, epoch: Epoch, code: int, failure: SetupFailure | None = None) -> Finish:
         """Return the real thing, with the simulated store and Slurm.
@@ -253,7 +261,9 @@ class JobStart:
 
     def _slurm(self) -> SimulatedSlurm:
         return SimulatedSlurm(
-            self.run.controller, lambda what, ref: self.run.truth.commanded(self, what, ref)
+            self.run.controller,
+            lambda what, ref: self.run.truth.commanded(self, what, ref),
+            self.run.place.ledger,
         )
 
     def _log(self, node: Node, role: Role, *, is_member: bool) -> RunLog:
@@ -464,4 +474,4 @@ class Agents:
         if stands in (Standing.SCRIPT_DIED, Standing.RUNNING):
             finish = self.start._finish_of(self.node, self.epoch, 0)
             finish.budgets = finish.budgets._replace(max_relaunch=0)
-            finish.run()
+            self.start._run(finish)

@@ -6,6 +6,7 @@ those of the faults. Only the records are read with the real code.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from hpc_elastic.record.journal import (
@@ -14,6 +15,7 @@ from hpc_elastic.record.journal import (
     Decision,
     Entry,
     EpochStarted,
+    NodeUnfit,
     Requeued,
     RoundFormed,
     RunEnded,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from tests.simulation.endings.scenario import Endings
     from tests.simulation.endings.starts import JobStart
 
+LOST_AGAIN = 2  # starts whose record names a node
 GRACE_SEEN_S = (
     1.0  # so long after its begin a script can know of a grace [s]: longer than a question to Slurm
 )
@@ -39,6 +42,7 @@ _GRACE = "no start begins in a grace"
 _BUDGET = "a budget of N allows N"
 _CANCELLED = "a cancelled job stays away"
 _WHOLE = (None, Budget.REQUEUES, Budget.STARTS_WITHOUT_SAVE)  # a release from these gives all requeues back
+_LEFT_OUT = "a node that is lost again is left out"
 _GOES_ON = "a run that may go on does"
 _BY_BUDGET = {
     Budget.NODE_LOSSES: Cause.NODE_LOSS,
@@ -77,6 +81,7 @@ class Truth:
         self.run = run
         self.owner = ""  # the job whose agents were first
         self.ending: RunEnded | None = None
+        self._lost: Counter[str] = Counter()  # nodes that the records of unwritten ends name
         self.counted: dict[tuple[int, int], list[Cause]] = {}  # by submission and restart count
         self._tells = False  # the program is known to mark its saves
 
@@ -109,6 +114,9 @@ class Truth:
                 self._works(start, entry)
             case StopAgreed():
                 self._tells = True
+            case NodeUnfit():
+                start.is_unfit = True
+                start.causes.add(Cause.NODE_LOSS)
             case RunEnded():
                 self._ended(start, entry)
             case _:
@@ -130,8 +138,9 @@ class Truth:
         start = self.run.starts_of(self.owner)[key[1]]
         if entry.cause not in start.causes | self._guesses(start):
             raise BrokenError(_CAUSE, f"{start.name} ended for {sorted(start.causes)}, not {entry.cause}")
-        if entry.nodes and not set(entry.nodes) <= set(start.job.nodes):
+        if entry.nodes and not set(entry.nodes) <= set(start.nodes):
             raise BrokenError(_CAUSE, f"{entry.nodes} were none of its nodes")
+        self._lost.update(entry.nodes)
 
     def _guesses(self, start: JobStart) -> set[Cause]:
         """Return causes that a start may be counted for though they are wrong: nothing tells the true one."""
@@ -158,6 +167,9 @@ class Truth:
             if not one.held and len(self._counted(one)) != 1:
                 raise BrokenError(_ONCE, f"{one.name} is not counted as start {start.restart} begins")
         self._within(start, before)
+        bad = [name for name in start.nodes if self._lost[name] >= LOST_AGAIN]
+        if bad and self.run.controller.away_until < 0:
+            raise BrokenError(_LEFT_OUT, f"{start.name} works on {bad}: {dict(self._lost)}")
 
     def _counted(self, start: JobStart) -> list[Cause]:
         return self.counted.get((start.submission, start.restart), [])
@@ -169,7 +181,7 @@ class Truth:
             raise BrokenError(_BUDGET, f"{start.name} begins after {used} of {budgets.max_requeues} requeues")
         for budget, cause in _BY_BUDGET.items():
             bound = budgets.of(cause)
-            own = [one for one in before if self._counted(one) == [cause]]
+            own = [one for one in before if self._counted(one) == [cause] and not one.is_unfit]
             used = sum(not self._released(one, (budget, *_WHOLE)) for one in own)
             if bound is not None and used > bound[0]:
                 raise BrokenError(_BUDGET, f"{start.name} begins after {used} of {budget.value}")
