@@ -38,7 +38,18 @@ class Mutant(NamedTuple):
 
 _MEMORY = "hpc_elastic.frameworks.torch.memory"
 MUTANTS: dict[str, Mutant] = {
-    "versions": Mutant("the counters of changes", f"{_MEMORY}.proof:Proof.counted", "", "memory_bank"),
+    "versions": Mutant(
+        "the counters of changes", f"{_MEMORY}.proof:Proof.counted", "", "memory_bank_parameter"
+    ),
     "sample": Mutant("the sample of the content", f"{_MEMORY}.proof:Proof.differing", "", "ema_data"),
+    "checksums": Mutant(
+        "the checksums of large buffers",
+        f"{_MEMORY}.layout:Layout._changes_in_places",
+        False,
+        "memory_bank_data",
+    ),
+    "comparison": Mutant(
+        "the comparison of ranks", f"{_MEMORY}.node_memory:NodeMemory._compare", None, "experts_by_rank"
+    ),
     "hook": Mutant("the hook before each step", f"{_MEMORY}.rescue:Rescue._begin", None, "adam"),
 }

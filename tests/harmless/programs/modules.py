@@ -146,10 +146,13 @@ class Codebook(nn.Module):
 class Bank(nn.Module):
     """A bank of the newest features of each sample, of which a forward pass changes a few rows."""
 
-    def __init__(self, put: Any) -> None:
+    def __init__(self, put: Any, *, is_parameter: bool = False) -> None:
         super().__init__()
         self.encoder, self.put = nn.Linear(6, 5), put
-        self.register_buffer("bank", torch.zeros(6000, 5))
+        if is_parameter:
+            self.bank = nn.Parameter(torch.zeros(6000, 5), requires_grad=False)
+        else:
+            self.register_buffer("bank", torch.zeros(6000, 5))
 
     def forward(self, x: Any) -> Any:
         """Return the output."""
@@ -241,7 +244,8 @@ for _name, _title, _net in (
     ("codebook", "A codebook of 400 bytes that follows its inputs, as of VQ-VAE", lambda: Codebook(20)),
     ("codebook_large", "A codebook of 80 kB that follows its inputs", lambda: Codebook(4000)),
     ("memory_bank", "A bank of 120 kB, of which each forward pass changes a few rows", lambda: Bank(_put)),
-    ("memory_bank_data", "The same through `.data`", lambda: Bank(_put_data)),
+    ("memory_bank_parameter", "The same as a frozen parameter", lambda: Bank(_put, is_parameter=True)),
+    ("memory_bank_data", "A bank as a buffer that changes through `.data`", lambda: Bank(_put_data)),
     ("experts", "Four experts, of which each step uses one", Experts),
     ("parametrized", "`weight_norm` and `orthogonal` parametrizations", _parametrized),
     ("mixed_types", "Parameters in bfloat16 and in float64", _mixed_types),

@@ -167,11 +167,7 @@ class Layout:
                 beside.append(number)
             elif name in self._states or size > _SMALL or total + size > _SMALL_SUM:
                 proven.append(number)
-                if (
-                    name not in self._states
-                    and size <= left
-                    and not isinstance(tensor, self._torch.nn.Parameter)
-                ):
+                if size <= left and self._changes_in_places(name, tensor):
                     summed.append(len(self._stepped) + len(proven) - 1)
                     left -= size
             else:
@@ -184,6 +180,10 @@ class Layout:
             TensorCopies(self._torch, [tensors[number] for number in numbers]) for numbers in (small, beside)
         )
         return Arranged(tensors, small, beside, proof, copies, more)
+
+    def _changes_in_places(self, name: str, tensor: Any) -> bool:
+        """Tell whether a step may change a few elements of a tensor: a buffer, such as a memory bank."""
+        return name not in self._states and not isinstance(tensor, self._torch.nn.Parameter)
 
     def follows(self, state: State) -> bool:
         """Tell whether the objects are those that were laid out; another dict may have them now.
