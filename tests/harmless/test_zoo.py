@@ -122,7 +122,7 @@ def test_programs_end_as_in_a_worker_that_loads_its_modules_itself(
 
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_each_guard_is_needed(warm: Warm, name: str, tmp_path: Path) -> None:
-    """Without it a program ends otherwise; without the hook another reason is given, as the proof sees a step."""
+    """Without it a program ends otherwise; without the hook the proof sees the step, and gives its reason."""
     program = MUTANTS[name].killed_by
     runs = Runs(warm, program, tmp_path / "without"), Runs(warm, program, tmp_path / "with")
     found = [each.told("all", mutant) for each, mutant in zip(runs, (name, ""), strict=True)]
