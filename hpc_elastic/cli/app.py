@@ -123,10 +123,13 @@ def _call_program(words: Sequence[str]) -> int:
         return _help(parser, words[1:])
     if not words[0].startswith("-"):
         return _unknown_command(words)
-    given = vars(parser.parse_args(words))
+    found, unknown = parser.parse_known_args(words)
+    given = vars(found)
     if given.get("version"):
         function_of("version")()
         return ExitCode.OK
+    if unknown:
+        parser.refuse(unknown, words)
     from hpc_elastic.cli.completion import install, script  # noqa: PLC0415 - once per user
 
     say(script() if given.get("show_completion") else install())

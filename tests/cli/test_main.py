@@ -76,9 +76,10 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert __version__ == capsys.readouterr().out.strip()
 
 
-def test_version_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", [["--version"], ["--version", "status"]], ids=" ".join)
+def test_version_is_an_option_too(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """As of any program."""
-    assert 0 == main(["--version"])
+    assert 0 == main(words)
     assert __version__ == capsys.readouterr().out.strip()
 
 
