@@ -45,6 +45,7 @@ _OF_A_JOB: Final = {  # options of other programs -> their counterparts here
     "retries": "write --max-restarts N",
     "max-retries": "write --max-restarts N",
     "detach": "submit does not wait; to follow the run: hpc-elastic logs -f RUN",
+    "follow": "follow the run after submit: hpc-elastic logs -f RUN",
     "wait": "follow the run after submit: hpc-elastic logs -f RUN",
     "dry": "write --dry-run",
     "test-only": "write --dry-run",
@@ -96,7 +97,8 @@ def _of_another_command(slip: Slip) -> str:
     ]
     if not having:
         return ""
-    run = next((word for word in slip.words if not word.startswith("-")), "RUN")
+    named = [] if COMMANDS[slip.command].takes_job else [word for word in slip.words if word[:1] != "-"]
+    run = named[0] if named else "RUN"
     return f"{slip.flag} is an option of {line_for_shell([PROGRAM, having[0], run, slip.flag])}"
 
 

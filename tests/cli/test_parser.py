@@ -108,6 +108,8 @@ def test_a_slip_is_one_error_with_a_way_on(line: str, said: str, capsys: pytest.
         ("submit --nodes 2 t.py --lr 1", "hpc-elastic submit --nodes 2 -- t.py --lr 1"),
         ("submit --json t.py --lr 1", "hpc-elastic submit --json -- t.py --lr 1"),
         ("submit --json train.toml t.py", "hpc-elastic submit --json train.toml -- t.py"),
+        ("submit --follow -- t.py", "hpc-elastic logs -f RUN"),
+        ("submit --rank 3", "--rank is an option of hpc-elastic watch RUN --rank"),
         ("submit --gpu 4 -- t.py", "--gpus-per-node N"),
         ("status --watch R", "hpc-elastic watch RUN"),
         ("logs --tail 5 R", "write --lines N"),
