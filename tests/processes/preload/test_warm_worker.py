@@ -212,6 +212,7 @@ def test_a_script_is_searched_for_modules_beside_it(tmp_path: Path, monkeypatch:
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).touch()
     (tmp_path / "train.py").symlink_to(tmp_path / "real" / "train.py")
+    (tmp_path / "json").mkdir()  # a program of this name would be a directory with its parts
     found = [
         first_place(PythonCommand("python", (), kind, program, ()))
         for kind, program in (("", "train.py"), ("", "archive"), ("-m", "json"), ("-c", "pass"))
