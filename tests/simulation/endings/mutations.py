@@ -17,7 +17,7 @@ _MIXED = ("endings losses", "endings preempted", "endings")
 
 ENDING_MUTATIONS = (
     Mutation(
-        "ends that nobody has recorded are not counted",
+        "ends without a record are not counted",
         (Change(f"{_BEGIN}:charge", "if start.local or not (", "if True or not ("),),
         _MIXED,
     ),
