@@ -15,6 +15,7 @@ RARE = {
     "a grace that begins before agents are started again is not seen",
     "accounting is believed though the last start is not in it",
     "a requeue by hand is taken for a preemption",
+    "the words of Slurm in the log are those of any start",
     "a start without workers hides that nothing was saved before",
 }
 
