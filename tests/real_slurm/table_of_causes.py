@@ -250,7 +250,7 @@ _FAULTS = {
         _run(_stop(Cause.NODE_LOSS, at=(0,), least=2, most=2), ends=_HELD),
     ),
     "unwritten.nodes_that_are_lost_with_everybody_on_them_are_counted": (
-        _run(_stop(Cause.NODE_LOSS, at=(0,), least=2, most=2), ends=_HELD),
+        _run(_stop(Cause.NODE_LOSS, least=2, most=2), ends=_HELD),
     ),
     "unwritten.an_expedited_requeue_is_counted_as_any_other": (
         _run(_stop(Cause.NODE_LOSS, at=(0,), least=2, most=2), ends=_HELD)._replace(may_lack=True),

@@ -44,7 +44,7 @@ def test_a_worker_without_a_program_ends_the_job_at_once(cluster: Cluster) -> No
 
 @pytest.mark.parametrize("nodes", ["1", "2"])
 def test_nodes_that_are_lost_with_everybody_on_them_are_counted(cluster: Cluster, nodes: str) -> None:
-    """Its budget of lost nodes holds the run, and the batch host that was there is named each time."""
+    """Its budget of lost nodes holds the run, and the only node that was there is named each time."""
     run = submit(cluster, (*ONE, "--nodes", nodes, *LOST_OFTEN), plain(cluster, *SLOW, steps=4000))
     lose_all_nodes_again_and_again(cluster, run)
 

@@ -130,7 +130,10 @@ def lose_all_nodes_again_and_again(cluster: Cluster, run: Run, *, is_array: bool
     cluster.wait_for(lambda: cluster.job(job)["Priority"] == "0", 60, "the job to be held")
     ends = run.entries(RoundEnded if is_array else Requeued)
     assert [Cause.NODE_LOSS] * 2 == [entry.cause for entry in ends]
-    assert [hostlist.expand(each)[0] for each in lost] == [node for entry in ends for node in entry.nodes]
+    hosts, named = [hostlist.expand(each) for each in lost], [entry.nodes for entry in ends]
+    # of several nodes the batch host is named if it has said nothing; else nothing tells which one was first
+    for on, told in zip(hosts, named, strict=True):
+        assert told == on[:1] or (not told and len(on) > 1)
     assert 2 == len(run.entries(RoundFormed))
 
 
