@@ -253,7 +253,7 @@ _FAULTS = {
         _run(_stop(Cause.NODE_LOSS, least=2, most=2), ends=_HELD),
     ),
     "unwritten.an_expedited_requeue_is_counted_as_any_other": (
-        _run(_stop(Cause.NODE_LOSS, at=(0,), least=2, most=2), ends=_HELD)._replace(may_lack=True),
+        _run(_stop(Cause.NODE_LOSS, least=2, most=2), ends=_HELD)._replace(may_lack=True),
     ),
     "unwritten.a_run_with_one_start_has_no_other": (_run(ends=None),),
     "unwritten.preemptions_that_may_kill_the_script_are_counted": (
@@ -267,9 +267,7 @@ _FAULTS = {
         ),
     ),
     "unwritten.a_preemption_before_the_agents_listen_starts_nothing": (_RESUMED,),
-    "ending.a_batch_host_that_is_set_down_is_a_lost_node": (
-        _run(_stop(Cause.NODE_LOSS, at=(0,)), ends=_DONE),
-    ),
+    "ending.a_batch_host_that_is_set_down_is_a_lost_node": (_run(_stop(Cause.NODE_LOSS), ends=_DONE),),
     "unwritten.a_second_job_of_one_script_does_nothing": (_UNDISTURBED,),
     "unwritten.a_job_whose_processes_are_all_killed_says_how_it_goes_on": (_UNDISTURBED,),  # resumed
     # the survivor may see the silence of the other agent before the end of the script

