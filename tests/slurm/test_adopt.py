@@ -78,7 +78,8 @@ def test_an_agent_gets_its_whole_node(option: str, line: str, kept: tuple[str, .
     """Where the job asks for parts of a node per task, srun would give the one agent of a node one part."""
     text = adopt(f"#!/bin/bash\n#SBATCH {option}\n{line}\n", "job.sh").text
     found = next((one.split()[1:] for one in text.splitlines() if one.startswith("unset ")), None)
-    names = ["SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPUS_PER_TASK"]
+    names = ["SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK"]
+    names += ["SLURM_TRES_BIND", "SLURM_GPUS_PER_TASK"]
     assert found == (None if kept is None else [name for name in names if name not in kept])
 
 

@@ -32,7 +32,13 @@ _SRUN_FLAGS = (
     ("--wait", "--wait=0", ("-W",)),
     ("--no-kill", "--no-kill", ("-k",)),
 )
-_PER_TASK = ("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPUS_PER_TASK")
+_PER_TASK = (
+    "SLURM_CPUS_PER_TASK",
+    "SRUN_CPUS_PER_TASK",
+    "SLURM_TRES_PER_TASK",
+    "SLURM_TRES_BIND",  # by which Slurm 26.05 gives a task one GPU, however many its step has
+    "SLURM_GPUS_PER_TASK",
+)
 _PER_TASK_OPTION = re.compile(r"\s(?:-c|--(?:cpus|gpus|tres)-per-task)(?=[\s=\d])")
 _GPUS_PER_TASK = re.compile(r"\s--gpus-per-task[\s=]+(?:[^\s:]+:)?(\d+)")
 _ANY_GPUS = re.compile(r"(?:^|\s)(?:-G|--gpus[\w-]*|--gres|--tres-per-task)(?=[\s=\d])")
