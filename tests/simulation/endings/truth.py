@@ -232,6 +232,7 @@ class Truth:
             self._is_spent(start, entry.budget)
         if entry.decision is Decision.HELD:
             start.held, start.held_for = True, entry.budget
+            self._lost.clear()  # its user may release it for the same nodes; so may a kill before the hold
 
     def _is_spent(self, start: JobStart, budget: Budget) -> None:
         """Check that a budget for which a run is held or ended is really spent."""
