@@ -99,13 +99,14 @@ class Job:
     def fields(self) -> dict[str, str]:
         """Return what ``scontrol show job`` has of it."""
         left = [name for name in self.nodes if name not in self.gone]
+        number = self.size if self.word == "PENDING" else len(left)
         return {
             "JobId": self.ref,
             "JobState": self.word,
             "Reason": "JobHeldUser" if self.is_held else self.reason,
             "Restarts": str(self.restarts),
             "Requeue": str(int(self.may_requeue)),
-            "NumNodes": str(len(left)),
+            "NumNodes": str(number),
             "NodeList": ",".join(left),
             "Partition": "main",
             "PreemptTime": _date(self.preempt_time),
@@ -164,8 +165,11 @@ class Controller:
     def _start(self, job: Job, restart: int = 0) -> None:
         if job.word != "PENDING" or job.is_held or job.restarts != restart:
             return
-        job.word, job.reason = "RUNNING", "None"
-        job.nodes = tuple(name for name in NODES if name not in job.excluded)[: job.size]
+        nodes = tuple(name for name in NODES if name not in job.excluded)[: job.size]
+        if len(nodes) < job.size:
+            self.world.tell(f"job {job.ref} waits: only {len(nodes)} nodes are not left out")
+            return
+        job.word, job.reason, job.nodes = "RUNNING", "None", nodes
         job.preempt_time = job.end_time = None
         job.gone.clear()
         job.processes = self._make(job)

@@ -7,6 +7,7 @@ the simulated store.
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import shutil
 import tempfile
@@ -36,6 +37,11 @@ class Place:
         for directory in (self.paths.checkpoints, self.ledger):
             for name in os.listdir(directory):
                 os.unlink(os.path.join(directory, name))
+
+    def describe(self, nodes: int) -> None:
+        """Store the job spec, as far as it matters here."""
+        with open(self.paths.job, "w") as file:
+            json.dump({"format": 1, "spec": {"nodes": str(nodes)}}, file)
 
     def write(self, job_ref: str, line: str) -> None:
         """Add a line to the batch log of a job."""

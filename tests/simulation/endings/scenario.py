@@ -67,6 +67,7 @@ class Endings:
             keeps_preempt_time=dice.random() < 0.7,
         )
         self.size = dice.choice((1, 1, 2))
+        self.place.describe(self.size)
         saves = dice.random() < chances.saves
         self.saves_after_s = (1.0, 5.0) if saves else (1e9, 1e9)
         self.save_takes_s = dice.choice(((0.1, 1.0), (1.0, 12.0)))

@@ -116,6 +116,7 @@ class Truth:
                 self._tells = True
             case NodeUnfit():
                 start.is_unfit = True
+                self._lost[entry.node] = 0  # a kill before the job is handed back hides that
                 start.causes.add(Cause.NODE_LOSS)
             case RunEnded():
                 self._ended(start, entry)
