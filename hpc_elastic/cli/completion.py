@@ -16,6 +16,7 @@ from hpc_elastic.cli.commands import COMMANDS, OF_NODES, parser_of_nodes
 from hpc_elastic.cli.parser import Parser, completion_script, parser_of
 from hpc_elastic.errors import InputError
 from hpc_elastic.settings.table import JOB
+from hpc_elastic.store.users_file import users_file, write_users_file
 
 _SOURCED: Final = {  # shell -> file of ours, the user's file that reads it, and the line there
     "bash": (f"~/.bash_completions/{PROGRAM}.sh", "~/.bashrc", f"source ~/.bash_completions/{PROGRAM}.sh"),
@@ -135,14 +136,21 @@ def install() -> str:
     own, users, line = _SOURCED[shell]
     path = os.path.expanduser(own)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(completion_script(shell) + "\n")
+    write_users_file(path, f"{completion_script(shell)}\n".encode())
     if users:
-        with open(os.path.expanduser(users), "a+", encoding="utf-8") as file:
-            file.seek(0)
-            if line not in file.read():
-                file.write(f"\n{line}\n")
+        _add_line(os.path.expanduser(users), line)
     return f"completion of {shell} is in {path}; it begins with the next start of {shell}"
+
+
+def _add_line(path: str, line: str) -> None:
+    """Add a line to a file of the user's, which need not be there, unless it has that line already."""
+    try:
+        with users_file(path) as held:
+            text = held.read().decode(errors="surrogateescape")
+            if line not in text:
+                held.exchange(f"{text}\n{line}\n".encode(errors="surrogateescape"))
+    except FileNotFoundError:
+        write_users_file(path, f"\n{line}\n".encode())
 
 
 def _shell() -> str:
