@@ -75,7 +75,7 @@ def test_nothing_of_another_user_is_read(tmp_path: Path, whose: str) -> None:
     OwnFile(str(folder), 4, 1).write(state.step, b"values")
     assert [3] == [one.step for one in found_copies(str(folder), "copy-")]
     assert {1: b"values"} == owns_in(str(folder), state)
-    assert state == MemorySource(lib, RankGroups(0, 1, None), state, 0, str(folder))._state
+    assert state == MemorySource(lib, RankGroups(0, 1, None), state, 0, str(folder)).state
     for path in list(folder.iterdir()):
         if whose == "a link":
             path.symlink_to(path.rename(aside / path.name))

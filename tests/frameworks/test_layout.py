@@ -227,6 +227,18 @@ def test_values_of_optimizers_that_are_no_tensors_are_those_of_the_step() -> Non
     assert 8 == layout.content(noted(layout))[0]["optimizer.state.layer.weight.count"]
 
 
+def test_groups_of_optimizers_have_the_values_of_the_step() -> None:
+    """Also where a program has put another group in the place of one."""
+    state = stepped(Statistics())
+    groups = state["optimizer"].param_groups
+    layout, _ = laid_out(state)
+    groups[0] = {**groups[0], "lr": torch.tensor(2.0)}
+    whole = noted(layout)
+    groups[0]["lr"].fill_(3.0)
+    (found,) = layout.content(whole)[1]["optimizer"]
+    assert (2.0, ["layer.weight", "layer.bias"]) == (found["lr"].item(), found["params"])
+
+
 def test_of_many_states_of_optimizers_a_sample_is_compared() -> None:
     """Those that are not compared are kept as they are, and none may be another tensor."""
     module = Statistics()

@@ -19,7 +19,6 @@ class Background:
     """One piece of work at a time, in a thread that ends with the program.
 
     Args:
-        name: of the thread.
         end_s: for a piece of work that is under way when the program ends [s].
         at_end: has the program end with an error if the last piece of work has failed and `wait` has not
             returned its error: called with it, returns the text for people. None: it ends as it would.
@@ -95,10 +94,6 @@ class _FailsAtEnd:
     """Stands in for standard output, and fails its last flush: then Python ends with exit code 120.
 
     All exit functions of the program run before that.
-
-    Args:
-        stream: standard output.
-        text: of the error, in short.
     """
 
     def __init__(self, stream: Any, text: str) -> None:
@@ -118,9 +113,6 @@ class HostCopies:
     """Copies states into buffers in host memory, which stay for the next copy.
 
     PyTorch's ``DefaultStager`` does so too, but that of version 2.11 is of no use for a second copy.
-
-    Args:
-        lib: PyTorch's modules.
     """
 
     def __init__(self, lib: Torch) -> None:

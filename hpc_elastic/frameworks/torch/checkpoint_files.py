@@ -25,37 +25,21 @@ _FLAGS = os.O_CLOEXEC | os.O_NOCTTY
 
 
 def reader(checkpoint: Any, path: str) -> Any:
-    """Return PyTorch's reader of a checkpoint.
-
-    Args:
-        checkpoint: ``torch.distributed.checkpoint``.
-        path: of the checkpoint.
-    """
+    """Return PyTorch's reader of a checkpoint."""
     made = checkpoint.FileSystemReader(path)
     made.fs = OwnFiles(made.fs)
     return made
 
 
 def writer(checkpoint: Any, path: str) -> Any:
-    """Return PyTorch's writer of a checkpoint.
-
-    Args:
-        checkpoint: ``torch.distributed.checkpoint``.
-        path: of the checkpoint.
-    """
+    """Return PyTorch's writer of a checkpoint."""
     made = checkpoint.FileSystemWriter(path)
     made.fs = OwnFiles(made.fs)
     return made
 
 
 def not_saved(step: int, path: str, error: BaseException) -> StoreError:
-    """Return the error of a save, with the words of the ranks that have failed.
-
-    Args:
-        step: of the checkpoint.
-        path: of the checkpoint.
-        error: on this rank; PyTorch's has those of all.
-    """
+    """Return the error of a save, with the words of the ranks that have failed."""
     failures = getattr(error, "failures", None)  # of all ranks, with their stacks: torch's
     first: BaseException = error
     by = ""
@@ -125,11 +109,7 @@ class _Summed:
 
 
 class OwnFiles:
-    """Stands in for PyTorch's access to files.
-
-    Args:
-        others: PyTorch's, which does all else.
-    """
+    """Stands in for PyTorch's access to files."""
 
     def __init__(self, others: Any) -> None:
         self._others = others

@@ -150,9 +150,6 @@ class FileSource:
     """A checkpoint in files.
 
     Args:
-        lib: PyTorch's modules.
-        path: the checkpoint.
-        saved_by: number of ranks that have saved it.
         group: the process group of all ranks; None without one.
     """
 

@@ -44,10 +44,6 @@ class Reach:
 
     Each is made in a thread of its own, since torch waits without end for an answer of a process that takes
     the connection and is no store.
-
-    Args:
-        contact: the address of the store.
-        make: returns torch's client of the store at an address.
     """
 
     def __init__(self, contact: Contact, make: Callable[[str], Any]) -> None:
@@ -124,11 +120,6 @@ class Meeting:
     """One call of one rank.
 
     Args:
-        distributed: ``torch.distributed``.
-        kv: the key-value store of the round.
-        rank: this rank.
-        world_size: how many there are.
-        round_number: the round.
         timeout_s: how long all of it may take [s].
     """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from hpc_elastic.frameworks.torch.trees import (
@@ -27,12 +28,7 @@ _FIX = "make the optimizer, and change its groups, as in the training that has s
 
 
 def has_own_state_dict(base: Any, optimizer: Any) -> bool:
-    """Tell whether an optimizer gives its state in a way of its own, in which more may be.
-
-    Args:
-        base: PyTorch's class of optimizers.
-        optimizer: the optimizer.
-    """
+    """Tell whether an optimizer gives its state in a way of its own, in which more may be."""
     hooks = ("_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks")
     return type(optimizer).state_dict is not base.state_dict or any(
         getattr(optimizer, name, None) for name in hooks
@@ -46,23 +42,24 @@ def steps_by_closure(optimizer: Any) -> bool:
 
 
 class OptimizerState:
-    """The state of one optimizer, by the names of its parameters.
+    """The state of one optimizer, by the names of its parameters."""
 
-    Args:
-        torch: PyTorch.
-        name: of the optimizer among the objects of the training.
-        optimizer: the optimizer.
-        names: of its module's parameters.
-    """
-
-    def __init__(self, torch: Any, name: str, optimizer: Any, names: Mapping[Any, str]) -> None:
+    def __init__(self, torch: Any, name: str, optimizer: Any, names: Mapping[int, str]) -> None:
         self._torch, self._name, self._optimizer = torch, name, optimizer
-        self._groups = [(group, [names[one] for one in group["params"]]) for group in optimizer.param_groups]
+        self._groups = [
+            (group, [names[id(one)] for one in group["params"]]) for group in optimizer.param_groups
+        ]
         self._known = names
-        self._places = {
-            names[one]: (one, group) for group in optimizer.param_groups for one in group["params"]
-        }
         self._start = f"{name}.state."
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[Any, dict[str, Any]]]:
+        """The parameters by name, each with its group."""
+        return {
+            name: (one, group)
+            for group, names in self._groups
+            for name, one in zip(names, group["params"], strict=True)
+        }
 
     def leaves(self, most: int | None = None) -> Iterator[Entry]:
         """Yield the values of the state, by name.
@@ -96,17 +93,21 @@ class OptimizerState:
     def _owner(self, key: Any) -> str:
         if not isinstance(key, self._torch.Tensor):
             return global_word(key, self._name)
-        if key not in self._known:
+        if id(key) not in self._known:
             raise RefusedStateError(
                 f"the optimizer {self._name!r} has a state of a tensor that is no parameter of its module",
                 where=WHERE,
                 fix="remove it from there, or leave out the optimizer, which then begins anew",
             )
-        return self._known[key]
+        return self._known[id(key)]
 
     def groups(self) -> list[dict[str, Any]]:
         """Return the values of the groups of parameters, which are named in them."""
-        return [{**group, "params": names} for group, names in self._groups]
+        return self.named(self._optimizer.param_groups)
+
+    def named(self, groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return groups of parameters with the names of those in their places."""
+        return [{**group, "params": [self._known[id(one)] for one in group["params"]]} for group in groups]
 
     def template(self, stored: Mapping[str, Any]) -> dict[str, Any]:
         """Return the tensors that a saved state is to fill: the optimizer's, and new ones where it has none.
@@ -164,7 +165,7 @@ class OptimizerState:
         torch, (size, dtype) = self._torch, form
         if not isinstance(owner, torch.Tensor):
             return torch.empty(size, dtype=dtype)
-        _, group = self._places[self._known[owner]]
+        _, group = self._places[self._known[id(owner)]]
         is_on_gpu = group.get("capturable") or group.get("fused")
         if path and path[0][1] == "step" and not is_on_gpu:
             return torch.empty(size, dtype=dtype)
@@ -174,10 +175,6 @@ class OptimizerState:
 
     def matched(self, groups: object, path: str) -> list[dict[str, Any]]:
         """Return the saved groups in the order of the optimizer's.
-
-        Args:
-            groups: as they were saved.
-            path: of the saved state, for people.
 
         Raises:
             RefusedStateError: they have other parameters, or values of another optimizer.
@@ -212,13 +209,7 @@ class OptimizerState:
             )
 
     def set(self, found: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], filling: Filling) -> None:
-        """Give the optimizer a state.
-
-        Args:
-            found: the values by name.
-            groups: of parameters, as `matched`.
-            filling: of all objects of the training.
-        """
+        """Give the optimizer a state."""
         trees: dict[Any, list[tuple[Path, Any]]] = {}
         for name, value in found.items():
             owner, path = self._split(name)

@@ -35,24 +35,13 @@ class SavePace:
         self.resume(0, None, Disturbances())
 
     def resume(self, step: int, save: SaveTimes | None, past: Disturbances) -> None:
-        """Begin at a step.
-
-        Args:
-            step: steps done.
-            save: the time that a save of this run takes; None: not known.
-            past: the faults of the run.
-        """
+        """Begin at a step, with the time that a save of this run takes if it is known."""
         self._past, self._save = past, save
         self._started = self._clock.monotonic()
         self.saved(step, save)
 
     def saved(self, step: int, save: SaveTimes | None) -> None:
-        """Begin an interval at a step.
-
-        Args:
-            step: that was saved.
-            save: the time that the last complete save has taken; None: not known.
-        """
+        """Begin an interval at a step, with the time that the last complete save has taken if it is known."""
         self._save = save or self._save
         self._since, self._from = self._clock.monotonic(), step
         self._ask_at, self._answer = step + 1, (step, False)

@@ -23,23 +23,14 @@ _PIECE_S = 300.0  # for a piece of a copy on its way to another node, and for a 
 
 
 class RankGroups(NamedTuple):
-    """This rank among all, and process groups of their own for the CPU.
+    """This rank among all, and process groups of their own for the CPU."""
 
-    Attributes:
-        rank: this one.
-        size: number of ranks.
-        distributed: ``torch.distributed``.
-        group: for the thread of the training; None without process groups.
-        group_of_saves: for the thread that writes; None: none does.
-        group_of_replicas: for the thread that sends copies to other nodes; None: none does.
-    """
-
-    rank: int
-    size: int
-    distributed: Any
-    group: Any = None
-    group_of_saves: Any = None
-    group_of_replicas: Any = None
+    rank: int  # this one
+    size: int  # number of ranks
+    distributed: Any  # ``torch.distributed``
+    group: Any = None  # for the thread of the training; None without process groups
+    group_of_saves: Any = None  # for the thread that writes; None: none does
+    group_of_replicas: Any = None  # for the thread that sends copies to other nodes; None: none does
 
     def rest(self) -> None:
         """Let the threads of process groups come to rest, before a group or the interpreter ends.
@@ -109,13 +100,7 @@ def _is_running(task: str) -> bool:
 def rank_groups(
     lib: Torch, environ: Mapping[str, str], *, saves: bool = True, replicas: bool = False
 ) -> RankGroups:
-    """Make the process groups; all ranks make them.
-
-    Args:
-        lib: PyTorch's modules.
-        environ: of this process.
-        saves: whether checkpoints are written in a thread of their own.
-        replicas: whether copies are sent to other nodes.
+    """Make the process groups, all ranks: for the loop, for saves and for replicas, as they are wanted.
 
     Raises:
         InputError: there are several ranks, and no process group.

@@ -20,12 +20,7 @@ Digests = Mapping[str, int]
 
 
 def digests(lib: Torch, content: Mapping[str, Any]) -> Digests:
-    """Return a number for each value that is not sharded, another one for other content, form or kind.
-
-    Args:
-        lib: PyTorch's modules.
-        content: tensors in host memory and other values, by name.
-    """
+    """Return a number for each value that is not sharded, another one for other content, form or kind."""
     return {
         name: _digest(lib.torch, value)
         for name, value in content.items()
@@ -52,14 +47,7 @@ def _hash(data: bytes) -> int:
 
 
 def differing(lib: Torch, ranks: RankGroups, found: Digests, group: Any) -> set[str]:
-    """Return the names whose values are not the same on all ranks; all of them call it.
-
-    Args:
-        lib: PyTorch's modules.
-        ranks: this rank among all.
-        found: on this rank.
-        group: of the thread that calls it; None: there is one rank alone.
-    """
+    """Return the names whose values are not the same on all ranks of a group; all of them call it."""
     if group is None:
         return set()
     dist, torch, names = ranks.distributed, lib.torch, sorted(found)
@@ -108,27 +96,21 @@ def own_parameter(lib: Torch, ranks: RankGroups, tensors: Iterable[tuple[str, An
     """Return a parameter or tensor of the state that differs between ranks, empty without one; all call it.
 
     A few numbers of each are compared, as the ranks wait for it.
-
-    Args:
-        lib: PyTorch's modules.
-        ranks: this rank among all.
-        tensors: the parameters and tensors of the training, by name.
     """
-    samples: dict[Any, list[tuple[str, Any]]] = {}
-    for name, value in tensors:
-        part = value.detach()
-        if part.numel():
-            sample = _sample(part)
-            samples.setdefault((part.device, part.dtype), []).append((name, sample))
-    numbers = dict[str, bytes]()
-    for named in samples.values():
-        data = lib.torch.cat([one for _, one in named]).view(lib.torch.uint8).cpu().numpy().tobytes()
-        at = 0
-        for name, one in named:
-            numbers[name], at = data[at : at + one.nbytes], at + one.nbytes
-    mine = _hash(b"".join(name.encode() + numbers[name] for name in sorted(numbers)))
-    if len(set(ranks.all_told(mine))) == 1:
+    samples: dict[Any, dict[str, Any]] = {}
+    with lib.torch.no_grad():
+        for name, value in tensors:
+            if value.numel():
+                samples.setdefault((value.device, value.dtype), {})[name] = _sample(value)
+        data = [lib.torch.cat([*named.values()]).view(lib.torch.uint8).cpu() for named in samples.values()]
+    heads = ["\n".join(named).encode() for named in samples.values()]
+    if len(set(ranks.all_told(_hash(b"".join([*heads, *(one.numpy().tobytes() for one in data)]))))) == 1:
         return ""
+    numbers = {
+        name: part.numpy().tobytes()
+        for named, all_of_them in zip(samples.values(), data, strict=True)
+        for name, part in zip(named, all_of_them.split([one.nbytes for one in named.values()]), strict=True)
+    }
     told = ranks.all_told(numbers)
     names = sorted(set[str]().union(*told))
     return next((name for name in names if len({one.get(name) for one in told}) > 1), "")

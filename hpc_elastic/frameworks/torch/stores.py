@@ -25,10 +25,8 @@ _SHARED_TIMEOUT = timedelta(minutes=5)  # as torch's own for a store
 class _Shared(PrefixStore):
     """Has every method that torch calls, under torch's name; torch does so from its own threads, too.
 
-    Args:
-        base: ``torch.distributed.Store``.
-        prefix: the beginning of each key.
-        store: where they are kept.
+    It is to be kept as long as torch may use it: torch keeps only its own side of a store, which without this
+    one says "Not implemented" to all it is asked.
     """
 
     def __init__(self, base: Any, prefix: str, store: Any) -> None:
@@ -45,19 +43,6 @@ def _shared_class(base: type) -> type:
     words = {"__module__": __name__, "__doc__": _Shared.__doc__}
     asked_for = {"deleteKey": _Shared.delete_key, "getNumKeys": _Shared.num_keys}  # by torch's C++ code
     return type("SharedStore", (_Shared, base), {**words, **asked_for})
-
-
-def _in_run(base: type, prefix: str, store: Any) -> Any:
-    """Return a store to be kept as long as torch may use it.
-
-    Torch keeps only its own side of a store, which without ours says "Not implemented" to all it is asked.
-
-    Args:
-        base: ``torch.distributed.Store``.
-        prefix: the beginning of each key.
-        store: where they are kept.
-    """
-    return _shared_class(base)(base, prefix, store)
 
 
 class _Place(NamedTuple):
@@ -103,7 +88,7 @@ class _Stores:
         base = _distributed().Store
         with self._lock:
             kv = from_env(environ, timeout=timeout_s)
-            self._shared.append(_in_run(base, f"torch/{len(self._shared) + 1}", kv))
+            self._shared.append(_shared_class(base)(base, f"torch/{len(self._shared) + 1}", kv))
             return self._shared[-1]
 
 

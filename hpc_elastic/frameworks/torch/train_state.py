@@ -78,15 +78,20 @@ def load_torch() -> Torch:
 class _Wrapper:
     """An object in `state` that `load` treats otherwise.
 
-    Args:
-        wrapped: has `state_dict` and `load_state_dict`.
-
     Raises:
         InputError: it has no state.
     """
 
     def __init__(self, wrapped: Any) -> None:
-        self._wrapped = _stateful(wrapped, type(self).__name__)
+        wrapper = type(self).__name__
+        if isinstance(wrapped, type) or not has_state(wrapped):
+            shown = f"the class {wrapped.__name__}" if isinstance(wrapped, type) else f"{wrapped!r:.60}"
+            raise InputError(
+                f"{shown} is no object with state_dict and load_state_dict",
+                where=f"hpc_elastic.frameworks.torch.{wrapper}",
+                fix=f"a value needs no {wrapper} if it is the same on all ranks: give it as it is",
+            )
+        self._wrapped = wrapped
 
     def state_dict(self) -> Any:
         """Return the object's state."""
@@ -157,7 +162,6 @@ class TrainState:
     """The objects of one training, by their names.
 
     Args:
-        lib: PyTorch's modules.
         state: modules, optimizers, tensors, objects with `state_dict` and `load_state_dict`, and values that
             pickle can save; dicts of them.
 
@@ -173,6 +177,8 @@ class TrainState:
                 fix='write {"model": model, "optimizer": optimizer}',
             )
         self._lib = lib
+        self._names: dict[int, ModuleNames] = {}  # of modules, by identity
+        self._read: dict[str, OptimizerState] = {}
         self._entries = list(self._objects(state, ""))
         for name, count in Counter(entry.name for entry in self._entries).items():
             if count > 1:
@@ -277,25 +283,34 @@ class TrainState:
         return self._tensors(), own
 
     def _tensors(self) -> dict[str, Any]:
-        saved: dict[str, Any] = {}
+        return {leaf.name: leaf.owner[leaf.key] for leaves in self.leaves().values() for leaf in leaves}
+
+    def leaves(self) -> dict[str, list[Entry]]:
+        """Return the tensors, and other values beside them, by the names of their objects.
+
+        Raises:
+            RefusedStateError: as by `parts`.
+        """
+        found, names = dict[str, list[Entry]](), set[str]()
         for entry in self._entries:
-            for leaf in self.optimizer(entry).leaves() if self.is_read(entry) else self._tree(entry)[1]:
-                if leaf.name in saved:
+            leaves = [*self.optimizer(entry).leaves()] if self.is_read(entry) else self._tree(entry)[1]
+            for leaf in leaves:
+                if leaf.name in names:
                     raise _same_name(leaf.name)
-                saved[leaf.name] = leaf.owner[leaf.key]
-        return saved
+                names.add(leaf.name)
+            found[entry.name] = leaves
+        return found
 
     def _tree(self, entry: Entry) -> tuple[Any, list[Entry]]:
         """Return the tree from which a module or a tensor is loaded, and the values in it by name."""
         value = entry.value
         if isinstance(value, self._lib.torch.Tensor):
-            tree = {"": value}
-            return tree, [Entry(entry.name, tree, "")]
+            return {}, [entry]
         if not isinstance(value, self._lib.torch.nn.Module):
             return {}, []
         with self._lib.torch.no_grad():
             tree = value.state_dict()
-        names, found = ModuleNames(value), list[Entry]()
+        names, found = self.names(value), list[Entry]()
         for key, one in tree.items():
             name = f"{entry.name}.{names.of(key)}"
             found += leaves(one, name) if isinstance(one, dict) else [Entry(name, tree, key)]
@@ -316,43 +331,33 @@ class TrainState:
                 )
             value, found = entry.value, dict[Any, str]()
             if isinstance(value, self._lib.torch.nn.Module):
-                named = ModuleNames(value).parameters().items()
-                found = {parameter: f"{entry.name}.{name}" for parameter, name in named}
+                names = self.names(value)
+                found = {one: f"{entry.name}.{names.of(name)}" for name, one in value.named_parameters()}
             elif isinstance(value, self._lib.torch.Tensor):
                 found = {value: entry.name}
             yield from ((name, one) for one, name in found.items() if not hasattr(one, "to_local"))
 
     def buffers(self) -> Iterator[tuple[str, Any, bool]]:
-        """Yield the buffers of modules: name, tensor, and whether DDP gives all ranks those of rank 0."""
-        torch = self._lib.torch
+        """Yield the buffers in states: name, tensor, and whether DDP gives all ranks those of rank 0."""
+        kind = self._lib.torch.nn.parallel.DistributedDataParallel
         for entry in self._entries:
-            if isinstance(entry.value, torch.nn.Module):
-                kind = torch.nn.parallel.DistributedDataParallel
-                around = [one for one in wrappers(entry.owner[entry.key]) if isinstance(one, kind)]
-                is_sent = any(one.broadcast_buffers for one in around)
-                names = ModuleNames(entry.value)
-                own = {
-                    f"{entry.name}.{names.of(name)}"
-                    for name, _ in entry.value.named_parameters(remove_duplicate=False)
-                }
-                yield from (
-                    (leaf.name, leaf.value, is_sent)
-                    for leaf in self._tree(entry)[1]
-                    if leaf.name not in own
-                    and isinstance(leaf.value, torch.Tensor)
-                    and not hasattr(leaf.value, "to_local")
-                )
+            if not isinstance(entry.value, self._lib.torch.nn.Module):
+                continue
+            around = wrappers(entry.owner[entry.key])
+            is_sent = any(isinstance(one, kind) and one.broadcast_buffers for one in around)
+            names = self.names(entry.value)
+            for way, inner in entry.value.named_modules(remove_duplicate=False):
+                for key, one in inner._buffers.items():  # noqa: SLF001 - PyTorch's, as the names of those below
+                    is_saved = one is not None and key not in inner._non_persistent_buffers_set  # noqa: SLF001
+                    if is_saved and not hasattr(one, "to_local"):
+                        yield f"{entry.name}.{names.start(way)}{key}", one, is_sent
 
     def statistics(self, content: Mapping[str, Any]) -> frozenset[str]:
-        """Return the names of buffers of modules, and of values that are no tensors.
-
-        Args:
-            content: as by `content`.
-        """
+        """Return the names of buffers of modules, and of values that are no tensors."""
         buffers = set[str]()
         for entry in self._entries:
             if isinstance(entry.value, self._lib.torch.nn.Module):
-                names = ModuleNames(entry.value)
+                names = self.names(entry.value)
                 found = entry.value.named_buffers(remove_duplicate=False)
                 buffers.update(f"{entry.name}.{names.of(name)}" for name, _ in found)
         tensor = self._lib.torch.Tensor
@@ -369,23 +374,25 @@ class TrainState:
         """Return the state of an optimizer.
 
         Raises:
-            RefusedStateError: as by `model_of`.
+            RefusedStateError: no module of the state has all of its parameters.
         """
-        names = ModuleNames(self.model_of(entry)).parameters()
-        return OptimizerState(self._lib.torch, entry.name, entry.value, names)
+        if entry.name not in self._read:
+            names = self._parameters_of(entry)
+            self._read[entry.name] = OptimizerState(self._lib.torch, entry.name, entry.value, names)
+        return self._read[entry.name]
 
-    def model_of(self, entry: Entry) -> Any:
-        """Return the module whose parameters an optimizer updates.
+    def names(self, module: Any) -> ModuleNames:
+        """Return the names of tensors in a module of the state."""
+        return self._names.setdefault(id(module), ModuleNames(module))
 
-        Raises:
-            RefusedStateError: no module of the state has them all.
-        """
+    def _parameters_of(self, entry: Entry) -> dict[int, str]:
+        """Return the names of the parameters of the module that an optimizer updates."""
         ids = {id(parameter) for group in entry.value.param_groups for parameter in group["params"]}
         for other in self._entries:
-            if isinstance(other.value, self._lib.torch.nn.Module) and ids <= set(
-                map(id, other.value.parameters())
-            ):
-                return other.value
+            if isinstance(other.value, self._lib.torch.nn.Module):
+                names = self.names(other.value).parameters
+                if ids <= names.keys():
+                    return names
         raise RefusedStateError(
             f"no module of the state has all parameters of the optimizer {entry.name!r}",
             where=WHERE,
@@ -544,22 +551,6 @@ def pickled(lib: Torch, value: Any) -> bytes:
 def unpickled(lib: Torch, data: bytes) -> Any:
     """Return the values in bytes, their tensors on the CPU."""
     return lib.torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
-
-
-def _stateful(value: Any, wrapper: str) -> Any:
-    """Return an object that has a state.
-
-    Raises:
-        InputError: it has none.
-    """
-    if isinstance(value, type) or not has_state(value):
-        shown = f"the class {value.__name__}" if isinstance(value, type) else f"{value!r:.60}"
-        raise InputError(
-            f"{shown} is no object with state_dict and load_state_dict",
-            where=f"hpc_elastic.frameworks.torch.{wrapper}",
-            fix=f"a value needs no {wrapper} if it is the same on all ranks: give it as it is",
-        )
-    return value
 
 
 def _same_name(name: str) -> RefusedStateError:

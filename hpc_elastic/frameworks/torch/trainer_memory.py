@@ -50,13 +50,6 @@ class TrainerMemory:
     """Keeps the newest state of a Trainer in its node's memory when another rank fails.
 
     All ranks make one, and make the same calls in the same order.
-
-    Args:
-        lib: PyTorch's modules.
-        ranks: the process groups.
-        saves: the checkpoints of the run.
-        run_dir: of the run.
-        environ: of this process.
     """
 
     def __init__(

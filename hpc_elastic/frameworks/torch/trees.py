@@ -7,7 +7,7 @@ import pickle
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from hpc_elastic.errors import InputError
@@ -42,27 +42,27 @@ class RefusedStateError(InputError):
 
 def unwrapped(value: Any) -> Any:
     """Return the object in wrappers, which have other names for tensors, no hooks or no state."""
-    name = _name_inside(value, _WRAPPED)
+    name = _name_inside(value)
     return value if name is None else unwrapped(getattr(value, name))
 
 
 def wrappers(value: Any) -> Iterator[Any]:
     """Yield an object and those in it, from its outermost wrapper to itself."""
     yield value
-    name = _name_inside(value, _WRAPPED)
+    name = _name_inside(value)
     if name is not None:
         yield from wrappers(getattr(value, name))
 
 
-def _name_inside(value: Any, wrappers: dict[str, str]) -> str | None:
+def _name_inside(value: Any, *, in_modules: bool = False) -> str | None:
     kind: Any = type(value)
-    return next((wrappers[name] for name in _kinds(kind) if name in wrappers), None)
+    return _name_in_kind(kind, in_modules=in_modules)
 
 
 @lru_cache(maxsize=1024)
-def _kinds(kind: Any) -> tuple[str, ...]:
-    """Return the names of a class and of those that it derives from."""
-    return tuple(one.__name__ for one in kind.__mro__)
+def _name_in_kind(kind: Any, *, in_modules: bool) -> str | None:
+    wrappers = _INSIDE if in_modules else _WRAPPED
+    return next((wrappers[one.__name__] for one in kind.__mro__ if one.__name__ in wrappers), None)
 
 
 def has_state(value: Any) -> bool:
@@ -83,6 +83,14 @@ class Entry(NamedTuple):
         """The object, without a wrapper."""
         return unwrapped(self.owner[self.key])
 
+    @property
+    def standing(self) -> Any:
+        """The object that stands there at this moment, in its wrapper; None: there is none."""
+        try:
+            return self.owner[self.key]
+        except (KeyError, IndexError):
+            return None
+
 
 class ModuleNames:
     """The names that tensors have in a module without those of wrappers in it.
@@ -98,24 +106,29 @@ class ModuleNames:
     def of(self, name: str) -> str:
         """Return the name of a tensor, given the one in the module's state."""
         before, _, last = name.rpartition(".")
-        return f"{self._place(before)[1]}{last}"
+        return f"{self.start(before)}{last}"
+
+    def start(self, name: str) -> str:
+        """Return the beginning of the names in a module inside, given its name with wrappers."""
+        return self._place(name)[1]
 
     def _place(self, name: str) -> tuple[Any, str]:
         """Return the module of a name, None without one, and the beginning of the names in it."""
         if name not in self._known:
             before, _, last = name.rpartition(".")
             module, start = self._place(before)
-            inside = _name_inside(module, _INSIDE)
+            inside = _name_inside(module, in_modules=True)
             while inside is not None and last not in module._modules:  # noqa: SLF001 - PyTorch's
                 module = module._modules[inside]  # noqa: SLF001 - its state has no such name either
-                inside = _name_inside(module, _INSIDE)
+                inside = _name_inside(module, in_modules=True)
             inner = None if module is None else module._modules.get(last)  # noqa: SLF001
             self._known[name] = inner, start if inside == last else f"{start}{last}."
         return self._known[name]
 
-    def parameters(self) -> dict[Any, str]:
-        """Return the names of the parameters; one with several names has its first."""
-        return {parameter: self.of(name) for name, parameter in self._module.named_parameters()}
+    @cached_property
+    def parameters(self) -> dict[int, str]:
+        """The names of the parameters by their identity; one with several names has its first."""
+        return {id(parameter): self.of(name) for name, parameter in self._module.named_parameters()}
 
 
 def leaves(tree: dict[str, Any], name: str) -> Iterator[Entry]:
@@ -132,11 +145,6 @@ def state_leaves(owner: Any, key: Any, name: str) -> Iterator[Entry]:
     """Yield the leaves of one value in an optimizer's state, by names from which it is built again.
 
     Dicts are gone through, and lists and tuples with tensors in them.
-
-    Args:
-        owner: of the value.
-        key: of it there.
-        name: of the value.
 
     Raises:
         RefusedStateError: a key is of a kind that no name can have.

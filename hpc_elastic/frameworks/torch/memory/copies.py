@@ -31,25 +31,15 @@ _ALIGNED = 64  # bytes: of the beginning of each tensor
 
 
 class Copied(NamedTuple):
-    """A whole copy of one rank's part, as the head of its file tells it.
+    """A whole copy of one rank's part, as the head of its file tells it."""
 
-    Attributes:
-        name: of its file.
-        token: of the run.
-        round: whose workers have made it.
-        step: steps completed in it.
-        rank: whose part it is.
-        world_size: number of ranks of the round.
-        size: of its content [bytes].
-    """
-
-    name: str
-    token: str
-    round: int
-    step: int
-    rank: int
-    world_size: int
-    size: int
+    name: str  # of its file
+    token: str  # of the run
+    round: int  # whose workers have made it
+    step: int  # steps completed in it
+    rank: int  # whose part it is
+    world_size: int  # number of ranks of the round
+    size: int  # of its content [bytes]
 
     @property
     def is_replica(self) -> bool:
@@ -58,35 +48,21 @@ class Copied(NamedTuple):
 
 
 class CopySet(NamedTuple):
-    """The copies of all ranks of one step.
+    """The copies of all ranks of one step."""
 
-    Attributes:
-        round: whose workers have made them.
-        step: steps completed in them.
-        world_size: number of ranks of the round.
-    """
-
-    round: int
-    step: int
-    world_size: int
+    round: int  # whose workers have made them
+    step: int  # steps completed in them
+    world_size: int  # number of ranks of the round
 
 
 class Piece(NamedTuple):
-    """One tensor in a copy.
+    """One tensor in a copy."""
 
-    Attributes:
-        name: of the tensor.
-        dtype: PyTorch's.
-        shape: of the whole tensor.
-        part: shape of this rank's part.
-        at: where it begins in the file [bytes].
-    """
-
-    name: str
-    dtype: Any
-    shape: tuple[int, ...]
-    part: tuple[int, ...]
-    at: int
+    name: str  # of the tensor
+    dtype: Any  # PyTorch's
+    shape: tuple[int, ...]  # of the whole tensor
+    part: tuple[int, ...]  # shape of this rank's part
+    at: int  # where it begins in the file [bytes]
 
     @property
     def size(self) -> int:
@@ -95,17 +71,11 @@ class Piece(NamedTuple):
 
 
 class Content(NamedTuple):
-    """The part of a copy that is no tensor.
+    """The part of a copy that is no tensor."""
 
-    Attributes:
-        pieces: its tensors.
-        values: by name, leaves of the state that are no tensors.
-        own: the values of this rank, pickled.
-    """
-
-    pieces: list[Piece]
-    values: dict[str, Any]
-    own: bytes
+    pieces: list[Piece]  # its tensors
+    values: dict[str, Any]  # by name, leaves of the state that are no tensors
+    own: bytes  # the values of this rank, pickled
 
     def described(self, lib: Torch) -> dict[str, Any]:
         """Return the tensors without their content, and the values."""
@@ -115,24 +85,12 @@ class Content(NamedTuple):
 
 
 def slot_name(prefix: str, rank: int, turn: int, *, is_replica: bool = False) -> str:
-    """Return the name of one of the two files of a rank's copies.
-
-    Args:
-        prefix: begins the names of the files of the run.
-        rank: whose part of the state it holds.
-        turn: 0 or 1.
-        is_replica: the file is on another node than the rank.
-    """
+    """Return the name of a rank's file of `turn` 0 or 1; a replica is on another node than the rank."""
     return f"{prefix}{rank}-{turn}{_REPLICA if is_replica else ''}"
 
 
 def found_copies(folder: str, prefix: str) -> list[Copied]:
-    """Return the sealed copies in a node's memory.
-
-    Args:
-        folder: there.
-        prefix: begins the names of the files of the run.
-    """
+    """Return the sealed copies in a node's memory."""
     names = [name for name in os.listdir(folder) if name.startswith(prefix)]
     return [one for name in sorted(names) if (one := head_at(os.path.join(folder, name))) is not None]
 
@@ -152,12 +110,7 @@ def head_at(path: str) -> Copied | None:
 
 
 def copied_as(name: str, head: bytes) -> Copied | None:
-    """Return the sealed copy that has this head; None: it is none.
-
-    Args:
-        name: of its file.
-        head: the first bytes of the file.
-    """
+    """Return the sealed copy whose file begins with a head; None: it is none."""
     found = state_head(head)
     if found is None:
         return None
@@ -167,9 +120,7 @@ def copied_as(name: str, head: bytes) -> Copied | None:
 def complete_sets(copies: Iterable[Copied], token: str) -> tuple[set[CopySet], set[CopySet]]:
     """Return the steps of which all ranks have a copy, and those of which only some have one.
 
-    Args:
-        copies: in the memory of all nodes.
-        token: of the run; copies with another one do not count.
+    Copies with another token than that of the run do not count.
     """
     ranks: defaultdict[CopySet, set[int]] = defaultdict(set)
     for one in copies:
@@ -180,12 +131,7 @@ def complete_sets(copies: Iterable[Copied], token: str) -> tuple[set[CopySet], s
 
 
 class Slot:
-    """A file in memory that holds one copy; it stays mapped.
-
-    Args:
-        lib: PyTorch's modules.
-        path: of the file.
-    """
+    """A file in memory that holds one copy; it stays mapped."""
 
     def __init__(self, lib: Torch, path: str) -> None:
         self._lib = lib
@@ -246,10 +192,6 @@ class Slot:
     def write(self, saved: Mapping[str, Any], own: bytes) -> tuple[Content, int, int]:
         """Copy tensors and values; return the content, where the values begin, and the end.
 
-        Args:
-            saved: by name, tensors of which this rank's part is copied, and other leaves.
-            own: the values of this rank, pickled.
-
         Raises:
             OSError: there is no room.
         """
@@ -289,9 +231,6 @@ class Slot:
 
     def accept(self, head: bytes) -> None:
         """Make a copy count that another rank has sent.
-
-        Args:
-            head: of the copy.
 
         Raises:
             DamagedError: the content in this file is another one.

@@ -35,12 +35,7 @@ class HostMark:
 
 
 class Noted(Generic[Value]):
-    """The notes of the end of a step, and where they hold on the device.
-
-    Args:
-        value: the notes.
-        done: passed when the device has ended the step.
-    """
+    """The notes of the end of a step, and where they hold on the device."""
 
     def __init__(self, value: Value, done: DeviceMark) -> None:
         self.value = value
@@ -67,11 +62,7 @@ class Marks(Generic[Value]):
         self._noted = ()
 
     def leave(self, new: Callable[[], DeviceMark]) -> None:
-        """Take note that the state changes from here on.
-
-        Args:
-            new: returns a mark at this place.
-        """
+        """Take note that the state changes from here on."""
         noted = self.unchanged
         if noted is not None:
             noted.left = new()
@@ -87,12 +78,7 @@ class Marks(Generic[Value]):
             self._noted[-1].done.synchronize()
 
     def note(self, value: Value, done: DeviceMark) -> None:
-        """Take note of the end of a step.
-
-        Args:
-            value: the notes.
-            done: a mark at this place.
-        """
+        """Take note of the end of a step."""
         self._noted = (*self._noted[-1:], Noted(value, done))
 
     def newest(self) -> Noted[Value] | None:

@@ -59,23 +59,14 @@ def steps_between(cost_s: float, step_s: float, share: float = SHARE) -> int:
 
 
 class CopyStart(NamedTuple):
-    """The beginning of a round, for the copies that it makes.
+    """The beginning of a round, for the copies that it makes."""
 
-    Attributes:
-        token: of the run; empty: none are made.
-        round: of the workers.
-        step: steps done.
-        nodes: the ranks of each node.
-        on_node: the ranks of this node.
-        kept: names of the copies in this node's memory that the round has begun from.
-    """
-
-    token: str
-    round: int
-    step: int
-    nodes: Sequence[Sequence[int]]
-    on_node: Collection[int]
-    kept: Collection[str] = ()
+    token: str  # of the run; empty: none are made
+    round: int  # of the workers
+    step: int  # steps done
+    nodes: Sequence[Sequence[int]]  # the ranks of each node
+    on_node: Collection[int]  # the ranks of this node
+    kept: Collection[str] = ()  # names of the copies in this node's memory that the round has begun from
 
 
 class MemoryCopies:
@@ -84,10 +75,7 @@ class MemoryCopies:
     All ranks agree before each copy: on the interval, by the slowest of them, and that none has failed.
 
     Args:
-        lib: PyTorch's modules.
-        ranks: the process groups.
         folder: in the node's memory; belongs to the agent.
-        prefix: begins the names of the files.
         replicas: sends the copies to other nodes; None: they stay here alone.
     """
 
@@ -145,13 +133,7 @@ class MemoryCopies:
                     os.unlink(os.path.join(self.folder, one.name))
 
     def reached(self, step: int, state: State, *, is_rescued: bool) -> None:
-        """Copy the state after a step, if it is time.
-
-        Args:
-            step: steps done.
-            state: of the training.
-            is_rescued: this rank keeps its state when another one fails; if all ranks do, copies are rare.
-        """
+        """Copy the state after a step, if it is time: more rarely if all ranks keep theirs at a fault."""
         if self._is_over or step < self._next:
             return
         if step == self._start.step + 1:  # the first step may take longer than others

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -47,7 +47,7 @@ from hpc_elastic.typed_json import Count, read
 
 logger = logging.getLogger(__name__)
 BEGAN = "began.json"
-FILE, RESCUED, MEMORY, REPLICA = "file", "rescued", "memory", "replica"  # the source of a state
+FILE, RESCUED, MEMORY, REPLICA = "file", MemorySource.kind, "memory", "replica"  # the source of a state
 _KILLED = -9
 _MOST_RECOVERED = 1000  # rounds that the record names
 _SENT = 1 << 28  # bytes that are sent at once
@@ -77,10 +77,6 @@ class Began(NamedTuple):
 def write_began(folder: str, began: Began) -> None:
     """Record the state that a round begins from.
 
-    Args:
-        folder: of the checkpoints.
-        began: the fact.
-
     Raises:
         OSError: it cannot be written.
     """
@@ -97,66 +93,28 @@ def read_began(folder: str) -> Began | None:
 
 
 class NodeStates(NamedTuple):
-    """The states in the memory of one rank's node.
+    """The states in the memory of one rank's node."""
 
-    Attributes:
-        folder: there; no other node has one of this name. Empty: nothing is kept there.
-        rescued: states that ranks have kept when others had failed.
-        copies: of single ranks.
-    """
-
-    folder: str
-    rescued: Sequence[Rescued] = ()
-    copies: Sequence[Copied] = ()
+    folder: str  # there; no other node has one of this name. Empty: nothing is kept there
+    rescued: Sequence[Rescued] = ()  # states that ranks have kept when others had failed
+    copies: Sequence[Copied] = ()  # of single ranks
 
 
 class RoundStart(NamedTuple):
-    """The start of a round, which all ranks make together.
+    """The start of a round, which all ranks make together."""
 
-    Attributes:
-        round: of the workers.
-        checkpoints: the folder of the checkpoints.
-        file_step: of the newest checkpoint.
-        run_dir: of the run.
-    """
-
-    round: int
-    checkpoints: str
-    file_step: int
-    run_dir: str
-
-
-class FoundState(NamedTuple):
-    """A state in the memory of nodes that can be read.
-
-    Attributes:
-        state: the one.
-        source: its content.
-        began: the record that says so of the round.
-    """
-
-    state: Rescued | CopySet
-    source: MemorySource | CopySource
-    began: Began
-
-    @property
-    def step(self) -> int:
-        """Steps completed in it."""
-        return self.state.step
+    round: int  # of the workers
+    checkpoints: str  # the folder of the checkpoints
+    file_step: int  # of the newest checkpoint
+    run_dir: str  # of the run
 
 
 class _Choice(NamedTuple):
-    """The findings of rank 0.
+    """The findings of rank 0."""
 
-    Attributes:
-        states: that may be begun from, the best one first.
-        began: the record of the round that begins, so far.
-        before: the newest round before it; None: none is known.
-    """
-
-    states: list[Rescued | CopySet]
-    began: Began
-    before: int | None
+    states: list[Rescued | CopySet]  # that may be begun from, the best one first
+    began: Began  # the record of the round that begins, so far
+    before: int | None  # the newest round before it; None: none is known
 
 
 def fit(states: Iterable[_Kept], began: Began | None, file_step: int, *, is_suspect: bool) -> list[_Kept]:
@@ -218,13 +176,6 @@ class CopySource:
 
     All ranks make one, together.
 
-    Args:
-        lib: PyTorch's modules.
-        ranks: the process groups.
-        chosen: the step.
-        offers: by rank, the copies in the memory of its node.
-        folder: in this node's memory.
-
     Raises:
         DamagedError: the copy of a rank cannot be read.
     """
@@ -240,7 +191,7 @@ class CopySource:
         self._lib, self._ranks = lib, ranks
         self.name = f"the copy of step {chosen.step} that round {chosen.round} has kept in memory"
         sources = [_holder(rank, chosen, offers)[1] for rank in range(ranks.size)]
-        self.has_replicas = any(one.is_replica for one in sources)
+        self.kind = REPLICA if any(one.is_replica for one in sources) else MEMORY
         mine = offers[ranks.rank]  # the copies of the step on this node are needed until there are newer ones
         self.kept = {one.name for one in mine if (one.round, one.step, one.world_size) == chosen}
         self._slot, problem = self._found(chosen, offers, folder), ""
@@ -310,6 +261,21 @@ class CopySource:
         loaded.update({name: self._content.values[name] for name in loaded if name not in parts})
 
 
+Source = MemorySource | CopySource
+
+
+class FoundState(NamedTuple):
+    """A state in the memory of nodes that can be read."""
+
+    state: Rescued | CopySet  # the one
+    source: Source  # its content
+
+    @property
+    def step(self) -> int:
+        """Steps completed in it."""
+        return self.state.step
+
+
 def _holder(rank: int, chosen: CopySet, offers: Sequence[Sequence[Copied]]) -> tuple[int, Copied]:
     """Return the rank in whose node's memory a rank's copy is, itself if possible, and the copy."""
     for other in (rank, *range(len(offers))):
@@ -323,9 +289,6 @@ class NodeMemory:
     """The states of this rank in its node's memory: kept at a fault, and copied ahead of one.
 
     Args:
-        lib: PyTorch's modules.
-        ranks: the process groups.
-        environ: of this process.
         rescue: whether the state is kept when another rank fails.
         copies: whether it is copied ahead where it cannot be kept then; with second copies on other nodes
             if the ranks have a process group for them.
@@ -387,11 +350,7 @@ class NodeMemory:
                 self.rescue.leave_it()
 
     def differs(self, name: str) -> None:
-        """Keep no state of one rank for all, as they differ; all ranks call it, a thread may.
-
-        Args:
-            name: of a tensor that does.
-        """
+        """Keep no state of one rank for all, as they differ; all ranks call it, a thread may."""
         if self.rescue is not None and self.rescue.is_able:
             self.rescue.stop()
             is_news = self._ranks.rank == 0 and self.copies is None
@@ -421,17 +380,8 @@ class NodeMemory:
         Raises:
             InputError: it is of another model.
         """
-        offers, chosen = self._chosen(start)
-        for found in self._found(start, offers, chosen):
-            try:
-                TrainState(self._lib, state).load(found.source)
-            except UnfitCopyError as error:
-                logger.warning("%s; the newest checkpoint counts", error)
-                continue
-            self._begins(found, offers)
-            return found.step
-        self._begins_from_file(start, offers, chosen.began)
-        return None
+        found = self._first(start, lambda source: TrainState(self._lib, state).load(source))
+        return None if found is None else found.step
 
     def find(self, start: RoundStart) -> FoundState | None:
         """Return the newest state in memory, for objects that are made later. None: a checkpoint counts.
@@ -439,40 +389,33 @@ class NodeMemory:
         All ranks choose the same one, and the choice is recorded; where it has to be read from copies of
         parts, it may not fit yet.
         """
-        offers, chosen = self._chosen(start)
-        found = next(self._found(start, offers, chosen), None)
-        if found is None:
-            self._begins_from_file(start, offers, chosen.began)
-        else:
-            self._begins(found, offers)
-        return found
+        return self._first(start, lambda _: None)
 
-    def _chosen(self, start: RoundStart) -> tuple[list[NodeStates], _Choice]:
+    def _first(self, start: RoundStart, use: Callable[[Source], None]) -> FoundState | None:
+        """Return the best state that can be read and used, and record it as the one begun from."""
         offers: list[NodeStates] = self._ranks.all_told(self._offer())
         chosen: _Choice = self._ranks.told(_choice(offers, start) if self._ranks.rank == 0 else None)
-        return offers, chosen
-
-    def _found(
-        self, start: RoundStart, offers: Sequence[NodeStates], chosen: _Choice
-    ) -> Iterator[FoundState]:
-        """Yield the states that can be read, the best one first; each is recorded as the one begun from."""
         for one in chosen.states:
             source = self._opened(one, offers)
-            began = chosen.began._replace(
-                from_round=one.round, from_step=one.step, source=_source_of(one, source)
-            )
+            if source is None:
+                continue
+            began = chosen.began._replace(from_round=one.round, from_step=one.step, source=source.kind)
             if one.round == chosen.before:
                 began = began._replace(recovered=(*began.recovered, one.round)[-_MOST_RECOVERED:])
-            if source is not None and self._is_recorded(start.checkpoints, began):
-                yield FoundState(one, source, began)
-
-    def _begins_from_file(self, start: RoundStart, offers: Sequence[NodeStates], began: Began) -> None:
+            if not self._is_recorded(start.checkpoints, began):
+                continue
+            try:
+                use(source)
+            except UnfitCopyError as error:
+                logger.warning("%s; the newest checkpoint counts", error)
+                continue
+            self._began(began, source, offers, one.step)
+            return FoundState(one, source)
+        began = chosen.began
         if not self._is_recorded(start.checkpoints, began):
             began = began._replace(token="")
-        self._began(began, None, None, offers, start.file_step)
-
-    def _begins(self, found: FoundState, offers: Sequence[NodeStates]) -> None:
-        self._began(found.began, found.state, found.source, offers)
+        self._began(began, None, offers, start.file_step)
+        return None
 
     def _offer(self) -> NodeStates:
         if not self._folder:
@@ -481,9 +424,7 @@ class NodeMemory:
         copies = found_copies(self._folder, self.copies.prefix) if self.copies is not None else []
         return NodeStates(self._folder, rescued, copies)
 
-    def _opened(
-        self, one: Rescued | CopySet, offers: Sequence[NodeStates]
-    ) -> MemorySource | CopySource | None:
+    def _opened(self, one: Rescued | CopySet, offers: Sequence[NodeStates]) -> Source | None:
         try:
             if isinstance(one, Rescued):
                 holder = next(rank for rank, offer in enumerate(offers) if one in offer.rescued)
@@ -498,17 +439,10 @@ class NodeMemory:
         is_recorded: bool = self._ranks.told(_recorded(folder, began) if self._ranks.rank == 0 else False)
         return is_recorded
 
-    def _began(
-        self,
-        began: Began,
-        state: Rescued | CopySet | None,
-        source: MemorySource | CopySource | None,
-        offers: Sequence[NodeStates],
-        step: int = 0,
-    ) -> None:
+    def _began(self, began: Began, source: Source | None, offers: Sequence[NodeStates], step: int) -> None:
         self.recovered = began.recovered
         if self.rescue is not None:
-            self.rescue.began(state if isinstance(state, Rescued) else None)
+            self.rescue.began(source.state if isinstance(source, MemorySource) else None)
         if self.copies is not None:
             folders = [offer.folder for offer in offers]
             nodes = [
@@ -516,17 +450,9 @@ class NodeMemory:
                 for folder in dict.fromkeys(folders)
             ]
             on_node = next(ranks for ranks in nodes if self._ranks.rank in ranks)
-            kept = source.kept if isinstance(source, CopySource) else set[str]()
+            kept = set[str]() if source is None else source.kept
             token = began.token if all(folders) else ""  # all ranks make copies, or none does
-            begun = step if state is None else state.step
-            self.copies.began(CopyStart(token, began.round, begun, nodes, on_node, kept))
-
-
-def _source_of(state: Rescued | CopySet, source: MemorySource | CopySource | None) -> str:
-    """Return the source of a state, for the record."""
-    if isinstance(state, Rescued):
-        return RESCUED
-    return REPLICA if isinstance(source, CopySource) and source.has_replicas else MEMORY
+            self.copies.began(CopyStart(token, began.round, step, nodes, on_node, kept))
 
 
 def _choice(offers: Sequence[NodeStates], start: RoundStart) -> _Choice:

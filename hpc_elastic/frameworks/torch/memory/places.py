@@ -9,57 +9,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hpc_elastic.frameworks.torch.train_state import State, Torch
-from hpc_elastic.frameworks.torch.trees import Entry, ModuleNames
-from hpc_elastic.named_tuple import NamedTuple
+from hpc_elastic.frameworks.torch.train_state import State, TrainState
+from hpc_elastic.frameworks.torch.trees import Entry
 
 
-class TensorPlace(NamedTuple):
-    """The place of a tensor.
-
-    Attributes:
-        name: the way to it in its module, with wrappers.
-        owner: the tensors by key, of one module inside; or a part of an optimizer's state.
-        key: of the tensor.
-    """
-
-    name: str
-    owner: Any
-    key: Any
-
-    @property
-    def value(self) -> Any:
-        """The tensor that stands there now; None without one."""
-        try:
-            return self.owner[self.key]
-        except (KeyError, IndexError):
-            return None
-
-
-def places_of(lib: Torch, entries: Iterable[Entry], tensors: Mapping[str, Any]) -> dict[str, TensorPlace]:
-    """Return the places of tensors, by name; those that a module has made for its state alone have none.
-
-    Args:
-        lib: PyTorch's modules.
-        entries: the objects of the state.
-        tensors: of the modules, by the names that they have in a checkpoint.
-    """
-    found: dict[str, TensorPlace] = {}
-    for entry in entries:
-        if isinstance(entry.value, lib.torch.nn.Module):
-            names = ModuleNames(entry.value)
-            for place in _places(entry.value):
-                name = f"{entry.name}.{names.of(place.name)}"
-                if name in tensors and _is_same(place.value, tensors[name]):
-                    found[name] = place
-    return found
-
-
-def _places(module: Any) -> Iterator[TensorPlace]:
-    for name, inner in module.named_modules(remove_duplicate=False):
+def places_in(train: TrainState, module: Entry, tensors: Mapping[str, Any]) -> dict[str, Entry]:
+    """Return the places of tensors, by name; those that a module has made for its state alone have none."""
+    found, names = dict[str, Entry](), train.names(module.value)
+    for way, inner in module.value.named_modules(remove_duplicate=False):
+        start = f"{module.name}.{names.start(way)}"
         for owner in (inner._parameters, inner._buffers):  # noqa: SLF001 - PyTorch's, there is no other way
-            for key in owner:
-                yield TensorPlace(f"{name}.{key}" if name else key, owner, key)
+            for key, value in owner.items():
+                name = f"{start}{key}"
+                if name in tensors and _is_same(value, tensors[name]):
+                    found[name] = Entry(name, owner, key)
+    return found
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -71,14 +35,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 class Objects:
-    """The objects of a training, and all that holds their tensors: another layout is needed when it changes.
-
-    Args:
-        torch: PyTorch.
-        state: of the training.
-        entries: its objects.
-        owners: the dicts and lists with the values in the states of optimizers.
-    """
+    """The objects of a training, and all that holds their tensors, as they were when they were laid out."""
 
     def __init__(self, torch: Any, state: State, entries: Sequence[Entry], owners: Iterable[Any]) -> None:
         self.kinds = (torch.nn.Module, torch.optim.Optimizer, torch.Tensor)
@@ -86,13 +43,13 @@ class Objects:
         self._kinds_of = {one.name: self._kind_of(one) for one in entries}
         modules = [one for one in self._live.values() if isinstance(one, torch.nn.Module)]
         self._optimizers = [one for one in self._live.values() if isinstance(one, torch.optim.Optimizer)]
-        self._empty = [place for one in modules for place in _places(one) if place.value is None]
         collections = [
             owner
             for module in modules
             for inner in module.modules()
             for owner in (inner._parameters, inner._buffers, inner._modules)  # noqa: SLF001 - PyTorch's
         ]
+        self._empty = [(owner, key) for owner in collections for key in owner if owner[key] is None]
         groups = [group["params"] for one in self._optimizers for group in one.param_groups]
         states = {id(owner): owner for owner in owners}.values()
         self._collections = [*collections, *groups, *states, *(item for one in self._held() for item in one)]
@@ -140,7 +97,7 @@ class Objects:
         return (
             [*map(len, self._collections)] == self._sizes
             and all(now[0] is then[0] and now[1] is then[1] for now, then in held)
-            and all(place.value is None for place in self._empty)
+            and all(owner.get(key) is None for owner, key in self._empty)
         )
 
 

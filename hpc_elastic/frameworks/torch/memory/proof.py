@@ -8,7 +8,6 @@ of the sample; of tensors that change in places (memory banks, queues) a checksu
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from operator import methodcaller, ne
@@ -25,28 +24,15 @@ _data_ptr = methodcaller("data_ptr")
 
 
 class Fingerprint(NamedTuple):
-    """The tensors at one moment.
+    """The tensors at one moment."""
 
-    Attributes:
-        versions: their numbers of changes.
-        places: of their memory; read anew where a tensor of the sample has moved.
-        sample: a part of their content, on their device.
-    """
-
-    versions: list[int]
-    places: list[int]
-    sample: Any
+    versions: list[int]  # their numbers of changes
+    places: list[int]  # of their memory; read anew where a tensor of the sample has moved
+    sample: Any  # a part of their content, on their device
 
 
 class Proof:
-    """Tells whether tensors have changed.
-
-    Args:
-        torch: PyTorch.
-        names: of the tensors.
-        tensors: plain ones, on one device.
-        summed: the numbers of those of which a checksum is noted.
-    """
+    """Tells whether tensors have changed; of some, by their numbers, a checksum is noted."""
 
     def __init__(
         self, torch: Any, names: Sequence[str], tensors: Sequence[Any], summed: Sequence[int] = ()
@@ -106,38 +92,36 @@ class Proof:
 
 
 class TensorCopies:
-    """Copies tensors as they are at one moment, in one call.
-
-    Args:
-        torch: PyTorch.
-        tensors: plain ones, on one device.
-    """
+    """Copies tensors as they are at one moment, in one call."""
 
     def __init__(self, torch: Any, tensors: Sequence[Any]) -> None:
         self._torch, self._tensors = torch, tensors
         self._places = addresses(tensors)
-        self._forms = [(one.shape, one.dtype) for one in tensors]
         self._pieces = [_flat(torch, one) for one in tensors]
         self._loose = [number for number, one in enumerate(tensors) if not one.is_contiguous()]
+        self._on: dict[Any, list[int]] = {}  # numbers of tensors by device
+        for number, one in enumerate(tensors):
+            self._on.setdefault(one.device, []).append(number)
 
     @property
     def is_stale(self) -> bool:
         """Whether tensors have got other memory, so that another snapshot is needed."""
         return addresses(self._tensors) != self._places
 
-    def take(self) -> Any:
-        """Return the bytes of all tensors in a new tensor; work on a GPU is not waited for."""
+    def take(self) -> list[Any]:
+        """Return the bytes of all tensors, those of a device in one new tensor; no GPU is waited for."""
         for number in self._loose:
             self._pieces[number] = _flat(self._torch, self._tensors[number])
-        return joined(self._torch, self._pieces)
+        return [joined(self._torch, [self._pieces[one] for one in numbers]) for numbers in self._on.values()]
 
-    def tensors(self, taken: Any) -> list[Any]:
+    def tensors(self, taken: Sequence[Any]) -> list[Any]:
         """Return the tensors that were copied."""
-        found, at = [], 0
-        for shape, dtype in self._forms:
-            size = math.prod(shape) * dtype.itemsize
-            found.append(taken[at : at + size].clone().view(dtype).view(shape))
-            at += size
+        found = [*self._tensors]
+        for numbers, data in zip(self._on.values(), taken, strict=True):
+            parts = data.split([self._pieces[one].numel() for one in numbers])
+            for number, part in zip(numbers, parts, strict=True):
+                form = self._tensors[number]
+                found[number] = part.clone().view(form.dtype).view(form.shape)
         return found
 
 
@@ -161,8 +145,7 @@ def _plain(torch: Any, tensor: Any) -> Any:
 
 def _flat(torch: Any, tensor: Any) -> Any:
     """Return the bytes of a tensor; of one that does not lie in one piece, or is conjugated, a copy."""
-    flat = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return flat.view(-1).view(torch.uint8)
+    return tensor.detach().resolve_conj().resolve_neg().flatten().view(torch.uint8)
 
 
 def _checksum(torch: Any, tensor: Any) -> Any:

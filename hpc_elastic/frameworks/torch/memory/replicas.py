@@ -27,11 +27,7 @@ _END_S = 5.0  # for the piece that is under way when the training ends
 
 
 def holders(nodes: Sequence[Sequence[int]]) -> dict[int, int]:
-    """Return the rank on the next node that holds the second copy of each rank; with one node there is none.
-
-    Args:
-        nodes: the ranks of each node.
-    """
+    """Return, by rank, the rank on the next node that holds its second copy; with one node there is none."""
     if len(nodes) < 2:  # noqa: PLR2004 - the number of nodes that a second copy needs
         return {}
     pairs = zip(nodes, [*nodes[1:], nodes[0]], strict=True)
@@ -42,10 +38,7 @@ class Replicas:
     """Sends the copies of this rank to another node, and keeps those of ranks that send theirs.
 
     Args:
-        lib: PyTorch's modules.
-        ranks: the process groups.
         folder: in this node's memory; belongs to the agent.
-        prefix: begins the names of the files.
     """
 
     def __init__(self, lib: Torch, ranks: RankGroups, folder: str, prefix: str) -> None:
@@ -62,12 +55,7 @@ class Replicas:
         self._problem: BaseException | None = None
 
     def began(self, nodes: Sequence[Sequence[int]], kept: Collection[str]) -> None:
-        """Begin a round.
-
-        Args:
-            nodes: the ranks of each node.
-            kept: names of the copies in this node's memory that the round has begun from.
-        """
+        """Begin a round."""
         self._nodes, self._kept, self._holders = nodes, kept, holders(nodes)
         self._is_over, self._problem = False, None
         self._holder = self._holders.get(self._ranks.rank, -1)

@@ -57,9 +57,7 @@ class Rescue:
     """Keeps the newest whole state of this rank, when the agent asks for it or the program fails.
 
     Args:
-        lib: PyTorch's modules.
         channel: the way to the agent; its directory lies in the node's memory, and belongs to the agent.
-        place: round, rank and number of ranks.
     """
 
     def __init__(self, lib: Torch, channel: Channel, place: Rescued) -> None:
@@ -311,13 +309,7 @@ def tell_not_kept(reason: str, *, is_news: bool) -> None:
 
 
 def new_rescue(lib: Torch, ranks: RankGroups, environ: Mapping[str, str]) -> Rescue | None:
-    """Return the rescue of this rank; None without an agent.
-
-    Args:
-        lib: PyTorch's modules.
-        ranks: this rank among all.
-        environ: of this process.
-    """
+    """Return the rescue of this rank; None without an agent."""
     path, run_dir = environ.get(Env.CHANNEL), environ.get(Env.RUN_DIR)
     if not path or not run_dir:
         return None

@@ -29,21 +29,13 @@ class NoRoomError(InputError):
 
 
 class Rescued(NamedTuple):
-    """A state in a node's memory, as the name of its file tells it.
+    """A state in a node's memory, as the name of its file tells it."""
 
-    Attributes:
-        round: whose workers have kept it.
-        step: steps completed in it.
-        rank: that has kept it.
-        world_size: number of ranks of the round.
-        is_alike: the values of single ranks were the same on all ranks.
-    """
-
-    round: int
-    step: int
-    rank: int
-    world_size: int
-    is_alike: bool = True
+    round: int  # whose workers have kept it
+    step: int  # steps completed in it
+    rank: int  # that has kept it
+    world_size: int  # number of ranks of the round
+    is_alike: bool = True  # the values of single ranks were the same on all ranks
 
     @property
     def file_name(self) -> str:
@@ -61,12 +53,7 @@ def found_in(folder: str) -> list[Rescued]:
 
 
 def remove_others(folder: str, keep: Rescued | None) -> None:
-    """Remove all states but one, and the values of ranks that belong to them.
-
-    Args:
-        folder: in the node's memory.
-        keep: the one; None: all are removed.
-    """
+    """Remove all states but `keep`, if there is one, and the values of ranks that belong to them."""
     for name in os.listdir(folder):
         state, own = RESCUED.fullmatch(name.removesuffix(PRIVATE)), OWN.fullmatch(name)
         if state is None and own is None:
@@ -78,12 +65,7 @@ def remove_others(folder: str, keep: Rescued | None) -> None:
 
 
 def remove_up_to(folder: str, step: int) -> None:
-    """Remove the states that a checkpoint has made useless.
-
-    Args:
-        folder: in the node's memory.
-        step: of the checkpoint.
-    """
+    """Remove the states that a checkpoint has made useless."""
     for one in found_in(folder):
         if one.step <= step:
             with suppress(FileNotFoundError):
@@ -103,9 +85,6 @@ class OwnFile:
     Files in turns: those of the steps before are always whole.
 
     Args:
-        folder: in the node's memory.
-        round_: of this rank.
-        rank: this one.
         files: how many: one more than the steps of which a state may still be kept.
     """
 
@@ -184,22 +163,17 @@ def one_at_a_time(folder: str) -> Iterator[None]:
 class MemorySource:
     """A state in the memory of one node, which its rank sends to all others; all ranks make one.
 
-    Args:
-        lib: PyTorch's modules.
-        ranks: the process groups.
-        state: the state.
-        holder: rank that finds it in its node's memory.
-        folder: there.
-
     Raises:
         DamagedError: it cannot be read.
     """
+
+    kind = "rescued"
 
     def __init__(
         self, lib: Torch, ranks: RankGroups, state: Rescued, holder: int, folder: str | None
     ) -> None:
         self._lib, self._ranks, self._holder = lib, ranks, holder
-        self._state = state
+        self.state, self.kept = state, set[str]()
         self.name = f"the state of step {state.step} that rank {state.rank} of round {state.round} has kept"
         self._slot = Slot(lib, os.path.join(folder or "", state.file_name))
         is_holder = ranks.rank == holder and folder is not None
@@ -223,7 +197,7 @@ class MemorySource:
 
     def _read(self) -> tuple[Content, str]:
         """Return the content, and why it cannot be read (the holder)."""
-        nothing, state = Content([], {}, b""), self._state
+        nothing, state = Content([], {}, b""), self.state
         try:
             self._slot.open()
             head = self._slot.copied()
@@ -239,11 +213,11 @@ class MemorySource:
 
     def owns(self) -> bytes | list[bytes]:
         """Return the values of this rank; those of all ranks that have saved, if their number is another."""
-        if self._state.is_alike:
+        if self.state.is_alike:
             return self._content.own
-        if self._state.world_size == self._ranks.size:
+        if self.state.world_size == self._ranks.size:
             return self._whole_own(self._ranks.rank)
-        return [self._whole_own(rank) for rank in range(self._state.world_size)]
+        return [self._whole_own(rank) for rank in range(self.state.world_size)]
 
     def _whole_own(self, rank: int) -> bytes:
         own = unpickled(self._lib, self._content.own)
