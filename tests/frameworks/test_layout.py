@@ -415,3 +415,12 @@ def test_a_snapshot_has_tensors_of_any_form() -> None:
     assert 0.0 == float(snapshot.tensors(snapshot.take())[1].abs().sum())
     tensors[0].data = torch.ones(3, dtype=torch.int16)
     assert snapshot.is_stale
+
+
+def test_a_snapshot_has_tensors_of_several_devices() -> None:
+    """As of a state on a GPU, with small tensors beside it."""
+    tensors = [torch.ones(2), torch.zeros(3, device="meta"), torch.full((1,), 2.0)]
+    snapshot = TensorCopies(torch, tensors)
+    first, other, last = snapshot.tensors(snapshot.take())
+    assert ([1.0, 1.0], [2.0]) == (first.tolist(), last.tolist())
+    assert ("meta", (3,)) == (other.device.type, tuple(other.shape))
