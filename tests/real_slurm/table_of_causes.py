@@ -267,7 +267,13 @@ _FAULTS = {
         ),
     ),
     "unwritten.a_preemption_before_the_agents_listen_starts_nothing": (_RESUMED,),
-    "ending.a_batch_host_that_is_set_down_is_a_lost_node": (_run(_stop(Cause.NODE_LOSS), ends=_DONE),),
+    # 26.05 requeues the job by itself, and the node is then seen to have been taken
+    "ending.a_batch_host_that_is_set_down_is_a_lost_node": (
+        _run(
+            _stop(Cause.NODE_LOSS)._replace(otherwise=_stop(Cause.NODE_LOSS, by="taken")),
+            ends=_DONE,
+        ),
+    ),
     "unwritten.a_second_job_of_one_script_does_nothing": (_UNDISTURBED,),
     "unwritten.a_job_whose_processes_are_all_killed_says_how_it_goes_on": (_UNDISTURBED,),  # resumed
     # the survivor may see the silence of the other agent before the end of the script
