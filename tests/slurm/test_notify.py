@@ -95,6 +95,30 @@ def test_a_failed_run_is_told_once(paths: RunPaths, job: FakeJob, tmp_path: Path
     assert not any(b"5ecret" in file.read_bytes() for file in Path(paths.root).rglob("*") if file.is_file())
 
 
+@pytest.mark.parametrize(
+    ("fate", "told", "words"),
+    [("hold", "held", "scontrol release 7"), ("fail", "failed", "submit --resume")],
+)
+def test_a_start_that_does_not_begin_is_told(
+    paths: RunPaths, job: FakeJob, tmp_path: Path, fate: str, told: str, words: str
+) -> None:
+    """A budget is spent by ends that the start has found; its log says how to go on, as at any other end."""
+    write(paths, STARTED, ROUND, Requeued(EPOCH, Cause.PREEMPTION))
+    flags = ("--begins", "--max-preemptions=0", f"--on-budget-spent={fate}")
+    done = command(
+        paths,
+        job,
+        *flags,
+        f"--notify-command=cat > {tmp_path}/told",
+        SLURM_RESTART_COUNT="1",
+        PATH=f"{job.bin}:/usr/bin:/bin",
+    )
+    assert "0\n" == done.stdout
+    assert words in done.stderr
+    assert told == json.loads((tmp_path / "told").read_text())["event"]
+    assert 1 == len(entries(paths, Notified))
+
+
 def _two_starts_in_vain(paths: RunPaths) -> Epoch:
     """Write two starts that save nothing newer than step 4."""
     again = Epoch(0, 0, 1, 0)

@@ -124,11 +124,7 @@ class Finish:
         choice = lifecycle.decide(facts, self.budgets)
         if isinstance(choice, Requeue | Resubmit | Leave):
             self._tell_of_saves(facts, records, goes_on=not isinstance(choice, Leave))
-        others = self._successors() if self.start.task is None else self._other_tasks()
-        ended = _Doing(self, others, facts, records).do(choice)
-        if has_ended(ended.state) and not facts.other_job:
-            others.cancel()
-        return ended
+        return self._carry_out(choice, facts, records)
 
     def begin(self) -> Ended | None:
         """Charge the ends of earlier starts that have no record; end this one if a budget is exceeded.
@@ -148,10 +144,15 @@ class Finish:
             return None  # Slurm, which may be away, is asked only for an end
         facts = self.facts(state, records)
         choice = lifecycle.before_start(facts, self.budgets)
-        if choice is None:
-            return None
+        return None if choice is None else self._carry_out(choice, facts, records)
+
+    def _carry_out(self, choice: Choice, facts: Facts, records: list[Record]) -> Ended:
+        """Carry a choice out; jobs that have nothing left to do are taken away."""
         others = self._successors() if self.start.task is None else self._other_tasks()
-        return _Doing(self, others, facts, records).do(choice)
+        ended = _Doing(self, others, facts, records).do(choice)
+        if has_ended(ended.state) and not facts.other_job:
+            others.cancel()
+        return ended
 
     def _is_active(self, job_id: str) -> bool:
         """Tell whether a job runs or waits; one of which Slurm tells nothing may."""

@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
         **limits, holds=arguments.on_budget_spent == "hold", resubmits=arguments.resubmit
     )
     if arguments.begins:
-        return _begin(Finish(start, budgets, slurm, clock, _say))
+        return _begin(arguments, Finish(start, budgets, slurm, clock, _say))
     try:
         finish = Finish(start, budgets, slurm, clock, _say)
         ended = run_with_nodes(finish.run, finish.log, start, slurm, clock, _say)
@@ -67,20 +67,25 @@ def main(argv: Sequence[str]) -> int:
         return _let_end(start, slurm, ExitCode.FAILED, patience_s=0.0)
     if ended.code == ExitCode.RELAUNCH:
         _print_nodes(ended.nodes)
-    if has_ended(ended.state):  # one that is held goes on
-        from hpc_elastic.start.kept_state import remove_of  # noqa: PLC0415 - at the end of a run
-
-        remove_of(paths)
-    _tell_the_end(ended.state, start)
-    if arguments.notify_webhook or arguments.notify_command:
-        _send_message(arguments, finish, start, ended)
+    _look_after_end(arguments, finish, ended)
     code = _let_end(start, slurm, ended.code, patience_s=PATIENCE_S if finish.is_answered else 0.0)
     if code in _CANNOT_RUN and start.is_submitted:
         _print_nodes(0)
     return getattr(slurm, "asks", None) or code
 
 
-def _begin(finish: Finish) -> int:
+def _look_after_end(arguments: argparse.Namespace, finish: Finish, ended: Ended) -> None:
+    """Show the end of a run, remove its kept states and send messages, once Slurm has the job back."""
+    if has_ended(ended.state):  # one that is held goes on
+        from hpc_elastic.start.kept_state import remove_of  # noqa: PLC0415 - at the end of a run
+
+        remove_of(finish.start.paths)
+    _tell_the_end(ended.state, finish.start)
+    if arguments.notify_webhook or arguments.notify_command:
+        _send_message(arguments, finish, finish.start, ended)
+
+
+def _begin(arguments: argparse.Namespace, finish: Finish) -> int:
     """Charge earlier ends before a start begins; it begins, too, where that cannot be done."""
     start = finish.start
     noun, restart = ("job", start.restarts) if start.task is None else ("task", start.task.restart)
@@ -93,6 +98,7 @@ def _begin(finish: Finish) -> int:
     if ended is None:
         return ExitCode.OK
     _print_nodes(0)
+    _look_after_end(arguments, finish, ended)
     return _let_end(start, finish.slurm, ended.code, patience_s=0.0)
 
 
