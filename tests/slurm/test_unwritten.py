@@ -279,6 +279,18 @@ def test_a_second_job_that_starts_again_charges_nothing(paths: RunPaths, job: Fa
     assert "6" == read_state(paths).job_id
 
 
+def test_an_earlier_job_that_starts_again_holds_nothing(paths: RunPaths, job: FakeJob) -> None:
+    """The job that was submitted in its place runs, and goes on with fewer nodes than it began with."""
+    write(paths, BEGAN, ROUND, Requeued(FIRST, Cause.PREEMPTION))
+    link = FIRST._replace(link=1)
+    write(paths, BEGAN._replace(epoch=link, job_id="8"), round_of(link, 2))
+    write(paths, RoundEnded(2, Cause.NODE_LOSS, ("n2",), None), round_of(link, 3))
+    assert begin(paths, job, 1, RequeueBudgets(max_node_losses=0)) == (None, [])
+    state = read_state(paths)
+    assert (None, "8") == (state.ending, state.job_id)
+    assert state.running is not None
+
+
 def test_a_start_begins_though_slurm_tells_nothing(paths: RunPaths, job: FakeJob) -> None:
     """It needs no answer to begin, and to wait for one would take the time of its nodes."""
     write(paths, BEGAN, ROUND, Requeued(FIRST, Cause.PREEMPTION))

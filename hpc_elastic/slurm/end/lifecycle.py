@@ -106,8 +106,7 @@ def _settled(facts: Facts, state: RunState, asked: Cause | None) -> Choice | Non
     """Choose where the records, or the user's wish, leave nothing to decide."""
     if facts.other_job and not has_ended(state):
         return Leave(ExitCode.USAGE, f"the run belongs to job {facts.other_job}, so nothing is done to it")
-    known = facts.state.epoch
-    if known.submission > facts.epoch.submission or (not facts.is_task and known > facts.epoch):
+    if _is_late(facts):
         return Leave(ExitCode.FENCED, f"a newer {facts.mode.newer} of this run exists")
     if state.ending is not None:
         return _by_record(state.ending, facts)
@@ -116,6 +115,12 @@ def _settled(facts: Facts, state: RunState, asked: Cause | None) -> Choice | Non
     if asked in USERS_WISH:
         return _stopped(facts, state)
     return ended_as(ended_by(facts.ended_by, state)) if facts.ended_by else None
+
+
+def _is_late(facts: Facts) -> bool:
+    """Tell whether a newer start of the run has begun; tasks of an array share those of a submission."""
+    known = facts.state.epoch
+    return known.submission > facts.epoch.submission or (not facts.is_task and known > facts.epoch)
 
 
 def _now(facts: Facts) -> RunState:
@@ -406,7 +411,7 @@ def before_start(facts: Facts, budgets: RequeueBudgets) -> Choice | None:
         facts: all that is known; the ends of earlier starts are recorded.
         budgets: how often the job may be requeued.
     """
-    if has_ended(facts.state) or facts.other_job or facts.is_outdated:
+    if has_ended(facts.state) or facts.other_job or facts.is_outdated or _is_late(facts):
         return None  # the agents tell so
     is_mine = facts.state.epoch.submission == facts.epoch.submission
     is_released = is_mine and facts.state.ending is not None  # such a run has a new budget
