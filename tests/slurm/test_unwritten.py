@@ -279,6 +279,20 @@ def test_a_second_job_that_starts_again_charges_nothing(paths: RunPaths, job: Fa
     assert "6" == read_state(paths).job_id
 
 
+@pytest.mark.parametrize("restart", [1, 2])
+def test_a_run_that_its_user_has_stopped_does_not_begin(paths: RunPaths, job: FakeJob, restart: int) -> None:
+    """Its workers had saved; then all nodes were lost before the script came to write down the end."""
+    stop = DrainRequested(Cause.STOP, "", Then.LEAVE, "hpc-elastic stop")
+    write(paths, BEGAN, ROUND, stop, Drained(FIRST, Cause.STOP, 9, ""))
+    ended, _ = begin(paths, job, restart, RequeueBudgets())
+    assert ended is not None
+    assert ExitCode.OK == ended.code
+    ending = read_state(paths).ending
+    assert ending is not None
+    assert (Decision.STOPPED, "on request; checkpoint of step 9") == (ending.decision, ending.reason)
+    assert begin(paths, job, restart + 1, RequeueBudgets()) == (None, [])  # its agents tell so
+
+
 def test_an_earlier_job_that_starts_again_holds_nothing(paths: RunPaths, job: FakeJob) -> None:
     """The job that was submitted in its place runs, and goes on with fewer nodes than it began with."""
     write(paths, BEGAN, ROUND, Requeued(FIRST, Cause.PREEMPTION))

@@ -138,6 +138,10 @@ class Finish:
         state = self.patiently(self._state)
         if self.start.task is None and not self.start.is_submitted:
             self.start = with_own_submission(self.start, [*self.log.records], state, self._is_active)
+        records = [*self.log.records]
+        before = self._known_facts(state, records)
+        if (choice := lifecycle.stopped_before(before)) is not None:
+            return self._carry_out(choice, before, records)
         self.patiently(lambda: charge(self.log, self.start, self.slurm, self.say))
         state, records = self.log.state, [*self.log.records]
         if lifecycle.before_start(self._known_facts(state, records), self.budgets) is None:

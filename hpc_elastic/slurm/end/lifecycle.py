@@ -401,6 +401,22 @@ def _used(facts: Facts, cause: Cause) -> int:
     return state.used(cause) + (not (facts.is_task or is_counted))
 
 
+def stopped_before(facts: Facts) -> Choice | None:
+    """Choose the end of a start whose run has stopped on request; None: it has not, or a record tells so.
+
+    The workers have saved, and then all processes that could record the end were lost at once.
+
+    Args:
+        facts: all that is known; the ends of earlier starts are not recorded yet.
+    """
+    state, mine = facts.state, facts.epoch
+    is_next = (state.epoch.submission, state.epoch.link) == (mine.submission, mine.link)
+    is_next = is_next and state.epoch.script < mine.script and not facts.is_task
+    if not is_next or facts.other_job or state.ending is not None or state.drained is None:
+        return None
+    return ended_as(stopped(state)) if state.drained.cause is Cause.STOP else None
+
+
 def before_start(facts: Facts, budgets: RequeueBudgets) -> Choice | None:
     """Choose the end of a start that has not begun, as a budget is exceeded already; None: it may begin.
 
