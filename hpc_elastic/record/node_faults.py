@@ -253,7 +253,7 @@ def _of_start(state: RunState, entry: Drained | Requeued) -> Iterator[tuple[str,
     if isinstance(entry, Requeued):
         for node in entry.nodes:
             if node not in state.lost:
-                yield node, Fault.NODE_LOSS, "its job ended without a word about the cause"
+                yield node, Fault.NODE_LOSS, ": ".join(filter(None, ("lost with its job", entry.detail)))
     elif entry.cause is Cause.JOIN_TIMEOUT:
         for node in absent_nodes(entry.missing, state.expected):
             yield node, Fault.ABSENT, "no agent came from it"

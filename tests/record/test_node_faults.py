@@ -25,6 +25,7 @@ from hpc_elastic.record.journal import (
     NodeUnfit,
     Note,
     Record,
+    Requeued,
     Role,
     RoundEnded,
     RoundFormed,
@@ -379,6 +380,20 @@ def test_everybody_tells_of_the_same_events() -> None:
     (again,) = node_faults([*records, Record(4, 2000.0, "n1", formed(2, "n1 n3"))], "run")
     assert one == again
     assert (EPOCH, "1000.n2.node_loss.run-3.json") == (one.epoch, name_of(one.event))
+
+
+@pytest.mark.parametrize(
+    ("why", "detail"),
+    [
+        ("", "lost with its job"),
+        ("Slurm has it as NODE_FAIL", "lost with its job: Slurm has it as NODE_FAIL"),
+    ],
+)
+def test_a_node_that_was_lost_with_its_job_has_the_words_of_the_record(why: str, detail: str) -> None:
+    """Those tell what is known of the cause, and by whom."""
+    entries: list[Entry] = [START, formed(1), Requeued(EPOCH, Cause.NODE_LOSS, why, nodes=("n1",))]
+    records = [Record(number, 1000.0, "batch", entry) for number, entry in enumerate(entries, 1)]
+    assert [("n1", detail)] == [(one.event.host, one.event.detail) for one in node_faults(records, "run")]
 
 
 def test_an_unfit_node_is_not_waited_for_and_may_come_back() -> None:
