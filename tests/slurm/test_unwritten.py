@@ -137,6 +137,23 @@ def test_starts_that_no_agent_has_begun_are_charged_too() -> None:
     assert "TIME LIMIT" not in part_of(log, 1)
 
 
+def test_a_start_with_much_output_has_its_cause(paths: RunPaths, job: FakeJob) -> None:
+    """Its mark is no longer in the end of the log that is read, but the word of Slurm is."""
+    mark = f"[10:00:00] hpc_elastic finish: {mark_text(1, 'job', '7')}\n"
+    log_of(paths, f"{LOG}{WORD.format('TIME LIMIT')}{mark}{LOG * 10000}{WORD.format('PREEMPTION')}")
+    write(paths, BEGAN, Requeued(FIRST, Cause.TIME_LIMIT), BEGAN._replace(epoch=NEXT), round_of(NEXT))
+    assert begin(paths, job, 2, RequeueBudgets())[0] is None
+    found = [one.entry for one in read_records(paths) if isinstance(one.entry, Requeued)]
+    assert [Cause.TIME_LIMIT, Cause.PREEMPTION] == [one.cause for one in found]
+
+
+def test_a_part_without_a_mark_of_its_own_is_no_other_starts() -> None:
+    """A start that could not mark its part is given none; nor one whose script may never have run."""
+    log = f"[10:00:00] hpc_elastic finish: {mark_text(1, 'job', '7')}\n{WORD.format('PREEMPTION')}"
+    assert ["", ""] == [part_of(log, 2, has_run=has_run) for has_run in (True, False)]
+    assert [LOG, ""] == [part_of(LOG, 2, has_run=has_run) for has_run in (True, False)]
+
+
 def test_the_rows_of_the_accounting_are_starts() -> None:
     """A job that has lost a node and ran on has a row for each of its sizes."""
     output = "RESIZING|n[1-3]\nNODE_FAIL|n[1-2]\nCANCELLED by 1000|n1\nRUNNING|n[1-2]\n"

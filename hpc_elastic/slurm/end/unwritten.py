@@ -78,20 +78,21 @@ def mark_text(start: int, noun: str, job_ref: str) -> str:
     return f"this is start {start} of {noun} {job_ref}"
 
 
-def part_of(log: str, restart: int) -> str:
+def part_of(log: str, restart: int, *, has_run: bool = False) -> str:
     """Return the part of a log that one start has written; empty if a further start has not marked its own.
 
     Slurm counts a restart, too, for a job that is requeued by hand before its script runs.
 
     Args:
-        log: of the batch script.
+        log: of the batch script, or its end, in which the mark of a start with much output is missing.
         restart: of the start.
+        has_run: whether its agents have begun, so that it has marked its part.
     """
-    began = None if restart else 0
+    began = 0 if has_run or not restart else None
     for mark in _MARK.finditer(log):
         if int(mark[1]) > restart:
             return "" if began is None else log[began : mark.start()]
-        began = mark.end() if int(mark[1]) == restart else began
+        began = mark.end() if int(mark[1]) == restart else None
     return "" if began is None else log[began:]
 
 
@@ -119,7 +120,9 @@ def _end(state: RunState, epoch: Epoch, told: SlurmSays) -> Unwritten:
     began = state.epoch.script == epoch.script
     row = told.accounted[epoch.restart] if epoch.restart < len(told.accounted) else None
     nodes = row.nodes if row is not None else state.expected if began else ()
-    cause, why, is_silent = _cause(state if began else None, row, part_of(told.log, epoch.restart))
+    cause, why, is_silent = _cause(
+        state if began else None, row, part_of(told.log, epoch.restart, has_run=began)
+    )
     if cause is not Cause.NODE_LOSS:
         return Unwritten(epoch.restart, cause, (), why)
     host = (state.batch_host,) if began and state.batch_host else nodes[:1]
@@ -209,7 +212,7 @@ def of_task(state: RunState, member: Member, told: SlurmSays) -> tuple[Entry, st
     known = start_of(member.node_id)
     restart = 0 if known is None else known.restart
     row = told.accounted[restart] if restart < len(told.accounted) else None
-    cause, why, _ = _cause(None, row, part_of(told.log, restart))
+    cause, why, _ = _cause(None, row, part_of(told.log, restart, has_run=True))
     number = 0 if state.running is None else state.running.number
     if cause is Cause.NODE_LOSS:
         return RoundEnded(number, cause, (member.node,), None), why
