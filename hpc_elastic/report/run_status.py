@@ -13,6 +13,7 @@ from hpc_elastic.record.why_left import requeued_for, who_asked
 from hpc_elastic.report.causes_text import unsaved_text
 from hpc_elastic.report.timeline import (
     CAUSES,
+    back_text,
     cause_text,
     ended_text,
     ending_text,
@@ -195,7 +196,8 @@ def _requeued_text(view: RunView) -> str:
     if cause is Cause.UNKNOWN:
         return "requeued, the cause is not known"
     if cause in (Cause.LAUNCH_FAILURE, Cause.JOIN_TIMEOUT, Cause.AGENT_ERROR):
-        return f"requeued because {why_text(cause, view.state)}"
+        why = why_text(cause, view.state) if back is None else back_text(back, view.state)
+        return f"requeued because {why}"
     if cause is Cause.NODE_LOSS and view.state.only_unfit:
         return f"requeued because of {why_text(cause, view.state)}"
     if cause is None:
@@ -207,7 +209,7 @@ def _requeued_text(view: RunView) -> str:
 def _back_text(view: RunView) -> str:
     """Return why this start was handed back to Slurm; empty if it was not, or that is not known."""
     back, state = view.handed_back, view.state
-    return "" if back is None else requeued_for(state, back).text or why_text(back.cause, state)
+    return "" if back is None else back_text(back, state)
 
 
 def _by_ended_job(view: RunView, job: JobFacts, *, is_current: bool) -> RunStatus:

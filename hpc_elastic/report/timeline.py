@@ -250,6 +250,8 @@ def why_text(cause: Cause, state: RunState) -> str:
     if is_for_unfit(cause, state):
         return unfit_text(state.unfit)
     drained = state.drained
+    if cause is Cause.LAUNCH_FAILURE and drained is not None and drained.cause is cause:
+        return "the batch script was killed"  # agents leave for that alone; they have started
     is_told = (
         cause is Cause.JOIN_TIMEOUT and drained is not None and drained.cause is cause and drained.detail
     )
@@ -351,11 +353,20 @@ def _drained(entry: Drained, before: RunState, span_s: float | None) -> str:
 
 
 def _requeued(entry: Requeued, before: RunState, _span_s: float | None) -> str:
+    lost = f": {few_text(entry.nodes)}" if entry.nodes else ""
+    return f"requeued ({back_text(entry, before)}{lost})"
+
+
+def back_text(entry: Requeued, state: RunState) -> str:
+    """Return why a job was handed back to Slurm.
+
+    Args:
+        entry: the record of that.
+        state: the run before it, or with it.
+    """
     is_told = entry.cause is Cause.LAUNCH_FAILURE and entry.detail  # the part that could not start, and how
     told = entry.detail if entry.failure is None else entry.failure.text
-    why = (told if is_told else requeued_for(before, entry).text) or why_text(entry.cause, before)
-    lost = f": {few_text(entry.nodes)}" if entry.nodes else ""
-    return f"requeued ({why}{lost})"
+    return (told if is_told else requeued_for(state, entry).text) or why_text(entry.cause, state)
 
 
 def _node_unfit(entry: NodeUnfit, _before: RunState, _span_s: float | None) -> str:

@@ -9,6 +9,7 @@ from hpc_elastic.record.journal import (
     Cause,
     Decision,
     Drained,
+    DrainExplained,
     DrainRequested,
     Entry,
     Epoch,
@@ -47,7 +48,7 @@ def state_of(*entries: Entry) -> RunState:
     ("cause", "words"),
     [
         (Cause.REQUEUE, "requeued by hand, waits for nodes"),
-        (Cause.LAUNCH_FAILURE, "requeued because the agents could not start, waits for nodes"),
+        (Cause.LAUNCH_FAILURE, "requeued because what finish says, waits for nodes"),
         (Cause.NODE_LOSS, "requeued after a node was lost, waits for nodes"),
         (Cause.PREEMPTION, "requeued after preemption, waits for nodes"),
         (None, "requeued after SIGTERM, waits for nodes"),
@@ -60,6 +61,17 @@ def test_why_a_job_waits_again_is_what_finish_has_found_out(cause: Cause | None,
     back = None if cause is None else Requeued(EPOCH, cause, "what finish says")
     view = RunView(state, 0, "7", job("PENDING", restarts=1), handed_back=back)
     assert words == status_of(view).text
+
+
+def test_a_batch_script_that_was_killed_is_no_start_that_failed() -> None:
+    """Its agents had started: they have saved, and given the job back."""
+    drain = DRAIN._replace(cause=Cause.PREEMPTION, detail="", asked=Asked("SIGTERM"))
+    killed = DrainExplained(EPOCH, Cause.LAUNCH_FAILURE, "its batch script was killed")
+    state = state_of(STARTED, FIRST_ROUND, drain, killed, Drained(EPOCH, Cause.LAUNCH_FAILURE, 9, ""))
+    view = RunView(state, 0, "7", job("PENDING", restarts=1))
+    assert "requeued because the batch script was killed, waits for nodes" == status_of(view).text
+    over = status_of(view._replace(job=job("FAILED", "RaisedSignal:9(Killed)"))).text
+    assert "job 7 ended as FAILED, drained at step 9 (the batch script was killed)" == over
 
 
 @pytest.mark.parametrize(
