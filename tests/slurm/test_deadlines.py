@@ -279,5 +279,6 @@ def test_a_script_that_died_with_its_node_was_not_killed(nodes: str, cause: Caus
     fields = job(JobState="COMPLETING", Reason="JobLaunchFailure", NodeList=nodes)
     why = deadlines.why(fields, 0, SITE, batch_host="n1")
     assert (cause, deadlines.stop_s(SITE)) == (why.cause, why.left_s)
+    assert not why.words.startswith("Slurm")  # the timeline has them behind "Slurm says: "
     assert DrainExplained(Epoch(0, 0, 0, 0), cause, why.words, answer=why.answer).is_end_of_script
     assert Cause.LAUNCH_FAILURE is deadlines.why(fields, 0, SITE).cause

@@ -135,7 +135,7 @@ def test_a_lost_node_is_remembered_and_left_out(site: Site) -> None:
     site.spec(nodes="3", exclude="n9")
     assert ["scontrol update JobId=7 ExcNodeList=n9,n2"] == site.end()
     assert ["n2"] == [event.host for event in read_ledger(site.ledger).events]
-    assert "left out: n2 (vanished in round 1); they come back" in site.said[0]
+    assert "left out: n2 (vanished in round 1); they come back by hpc-elastic nodes forgive" in site.said[0]
 
 
 def test_what_is_left_out_already_is_not_told_again(site: Site) -> None:

@@ -146,7 +146,7 @@ def why(
     if stands is Standing.REQUEUED and told in _REQUEUED:
         return Why(told, _REQUEUED[told], stop_s(site))
     if stands is Standing.SCRIPT_DIED and batch_host and _has_lost(job, batch_host):
-        words = f"Slurm has taken its batch host {batch_host} from it"
+        words = f"its batch host {batch_host} was taken from it"
         return Why(Cause.NODE_LOSS, words, stop_s(site), Answer.NO_SCRIPT)
     if stands is Standing.PREEMPTED and site.grace_s > 0:
         # a job that is cancelled in the second in which its grace begins looks the same

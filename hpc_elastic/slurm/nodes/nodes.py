@@ -144,7 +144,8 @@ def _look_after(
     mine = hosts(spec.get("exclude")) or (before if spec.get("exclude") or not spec else ())
     chosen = _choose_for_requeue(bad, mine, spec, job, slurm=slurm, say=say) if bad else Exclusion()
     nodes = (*mine, *chosen.nodes)
-    said = told(chosen, bad, "they come back as their score falls, or by hpc-elastic nodes forgive")
+    back = "they come back by hpc-elastic nodes forgive; what has failed before this run, as its score falls"
+    said = told(chosen, bad, back)
     return RequeueExclusion(job_ref, None if set(nodes) == set(before) else nodes, said, before)
 
 
