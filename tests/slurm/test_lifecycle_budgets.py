@@ -24,7 +24,7 @@ from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.slurm.client.job_standing import JobFacts
 from hpc_elastic.slurm.end.choices import Chain, Exit, Hold, Leave, Relaunch, Requeue, Resubmit
 from hpc_elastic.slurm.end.history import Earlier
-from hpc_elastic.slurm.end.lifecycle import decide, starts_in_vain
+from hpc_elastic.slurm.end.lifecycle import before_start, decide, starts_in_vain
 from tests.slurm.failed_lines import failed_line
 from tests.slurm.test_lifecycle import (
     BUDGETS,
@@ -162,6 +162,20 @@ def test_a_loss_that_ended_round_and_start_counts_once() -> None:
     state = state_of(*entries, Requeued(EPOCH, Cause.NODE_LOSS))
     assert 1 == state.used(Cause.NODE_LOSS)
     assert isinstance(decide(facts(*entries), BUDGETS._replace(max_node_losses=0)), Hold)
+
+
+def test_losses_of_nodes_in_which_the_job_ran_on_hold_it_at_its_end() -> None:
+    """Else it would wait in the queue for a start that begins nothing; the next job of a chain does begin."""
+    lost = RoundEnded(1, Cause.NODE_LOSS, ("n2",), None)
+    entries = (STARTED, ROUND, lost, round_of(EPOCH, 2), Drained(EPOCH, Cause.PREEMPTION, 9, ""))
+    spent = BUDGETS._replace(max_node_losses=0)
+    choice = decide(facts(*entries, job=IN_GRACE), spent)
+    assert isinstance(choice, Hold)
+    assert choice.record is not None
+    assert Budget.NODE_LOSSES is choice.record.budget
+    assert isinstance(before_start(facts(*entries, job=RUNNING), spent), Hold)
+    assert isinstance(decide(facts(*entries, job=IN_GRACE), BUDGETS._replace(max_node_losses=1)), Requeue)
+    assert isinstance(decide(facts(*entries, job=IN_GRACE)._replace(chain=Chain(3, "8")), spent), Leave)
 
 
 def test_a_held_run_is_held_again_and_goes_on_when_it_is_released() -> None:

@@ -385,6 +385,9 @@ def _spent(facts: Facts, cause: Cause, budgets: RequeueBudgets) -> Spent | None:
     bound = budgets.of(cause)
     if bound is not None and _used(facts, cause) > bound[0]:
         return Spent(f"the budget {bound[1].value} = {bound[0]} is spent", bound[1])
+    is_again = not facts.is_task and facts.chain is None
+    if is_again and (by_rounds := _exceeded_budget(facts, budgets)) is not None:
+        return by_rounds[1]  # the next start would begin nothing
     # the start of an array is requeued as a whole once it is drained, and counted with its first task
     as_whole = not facts.is_task or (state.drained is not None and not state.requeued)
     if as_whole and state.requeues >= budgets.max_requeues:
@@ -445,15 +448,22 @@ def before_start(facts: Facts, budgets: RequeueBudgets) -> Choice | None:
 
 def _exceeded(facts: Facts, budgets: RequeueBudgets) -> tuple[Cause, Spent] | None:
     """Return the cause of which more ends are recorded than its budget allows, and that budget."""
-    for cause in Cause:
-        bound = budgets.of(cause)
-        if bound is not None and facts.counts.used(cause) > bound[0]:
-            before = f"before this start: {_word(facts, cause)}"
-            return cause, Spent(f"the budget {bound[1].value} = {bound[0]} is spent; {before}", bound[1])
+    if (found := _exceeded_budget(facts, budgets)) is not None:
+        cause, spent = found
+        return cause, spent._replace(text=f"{spent.text}; before this start: {_word(facts, cause)}")
     if facts.is_task or facts.counts.requeues <= budgets.max_requeues:
         return None
     most = f"the budget of {budgets.max_requeues} requeues (max_requeues)"
     return Cause.REQUEUE, Spent(f"{most} is spent", Budget.REQUEUES)
+
+
+def _exceeded_budget(facts: Facts, budgets: RequeueBudgets) -> tuple[Cause, Spent] | None:
+    """Return a cause with more recorded ends, of rounds too, than its own budget allows, and that budget."""
+    for cause in Cause:
+        bound = budgets.of(cause)
+        if bound is not None and facts.counts.used(cause) > bound[0]:
+            return cause, Spent(f"the budget {bound[1].value} = {bound[0]} is spent", bound[1])
+    return None
 
 
 def _saves_in_vain(facts: Facts, budgets: RequeueBudgets, progress: Progress) -> str:
