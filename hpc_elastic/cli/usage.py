@@ -104,8 +104,9 @@ def _of_another_command(slip: Slip) -> str:
 
 def _job_advice(slip: Slip) -> str:
     """Return the advice on a line that describes a job."""
-    found = _command_advice(slip) or _OF_A_JOB.get(slip.flag.lstrip("-").replace("_", "-"), "")
-    return found or _sbatch_advice(slip.flag, slip.words) or (_program_advice(slip) if slip.behind else "")
+    name = slip.flag.lstrip("-")
+    found = _command_advice(slip) or _OF_A_JOB.get(name.replace("_", "-"), "") or _short_advice(slip)
+    return found or _sbatch_advice(name, slip) or (_program_advice(slip) if slip.behind else "")
 
 
 def _command_advice(slip: Slip) -> str:
@@ -140,11 +141,22 @@ def _is_free(slip: Slip, before: str) -> bool:
     return not before.startswith("-") or "=" in before or not slip.flags.get(before, True)
 
 
-def _sbatch_advice(flag: str, words: Sequence[str]) -> str:
+def _short_advice(slip: Slip) -> str:
+    """Return the counterpart of a letter of sbatch, and the line that gives it to the program."""
+    from hpc_elastic.slurm.job.options import SHORT  # noqa: PLC0415 - for two commands
+
+    name = SHORT.get(slip.flag[1:2], "") if slip.flag[:2] != "--" else ""
+    advice = name and (_OF_A_JOB.get(name) or _sbatch_advice(name, slip))
+    if not advice:
+        return ""
+    program = _program_advice(slip) if slip.behind else ""
+    return "; ".join(filter(None, (f"{slip.flag[:2]} of sbatch is --{name}: {advice}", program)))
+
+
+def _sbatch_advice(name: str, slip: Slip) -> str:
     """Return how an option of sbatch that has no flag of its own is given."""
     from hpc_elastic.slurm.job import options  # noqa: PLC0415 - for two commands
 
-    name = flag.lstrip("-")
     if name in options.BY_PLUGINS:
         return options.BY_PLUGINS[name]
     if name in options.OWNED:
@@ -154,7 +166,7 @@ def _sbatch_advice(flag: str, words: Sequence[str]) -> str:
         return f"write {JOB[options.FIELDS[name]].flag}"
     if name not in options.BUILT_IN:
         return ""
-    value = "" if name in options.FLAGS else f"={_value_of(flag, words)}"
+    value = "" if name in options.FLAGS else f"={_value_of(slip.flag, slip.words)}"
     return f"options of sbatch go into -o: {line_for_shell(['-o', name + value])}"
 
 

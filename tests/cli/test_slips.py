@@ -32,6 +32,11 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (["--lr=0.1", "--", "train.py"], "hpc-elastic submit --local 1 -- train.py --lr=0.1"),
         (["--node", "1", "--", "train.py"], "did you mean"),
+        (["-c", "8", "--", "train.py"], "-c of sbatch is --cpus-per-task: write --cpus-per-task; options of"),
+        (["-n", "4", "--", "train.py"], "hpc-elastic submit --local 1 -- train.py -n 4"),
+        (["-n4", "--", "train.py"], "-n of sbatch is --ntasks: the sbatch option --ntasks cannot be given: "),
+        (["-G", "8"], "fix: -G of sbatch is --gpus: GPUs are counted per node: --gpus-per-node N\n"),
+        (["-b", "now+1hour", "--", "train.py"], "-b of sbatch is --begin: options of sbatch go into -o: "),
     ],
 )
 def test_the_fix_is_the_line_to_write(words: list[str], fix: str, capfd: pytest.CaptureFixture[str]) -> None:
