@@ -111,6 +111,26 @@ def test_other_formats_are_named(name: str, capfd: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "fix"),
+    [
+        ("job.sbatch", "#!/bin/bash\n#SBATCH -N 2\nsrun torchrun train.py\n", "hpc-elastic adopt job.sbatch"),
+        ("job.sh", "#SBATCH -N 2\ntorchrun train.py\n", "hpc-elastic adopt job.sh"),
+        ("go.sh", "python train.py\n", "write it after --: -- go.sh"),
+        ("go", "#!/usr/bin/env python3\nimport os\n", "write it after --: -- go"),
+    ],
+)
+def test_a_script_in_place_of_a_job_file_is_named(
+    name: str, text: str, fix: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A parser of TOML would complain about its first command."""
+    Path(name).write_text(text)
+    assert 2 == app.run(["submit", name])
+    error = capfd.readouterr().err
+    assert f"{name} is a script and not a job file" in error
+    assert f"{fix}\n" in error
+
+
+@pytest.mark.parametrize(
     ("words", "expected"),
     [
         ([], "Usage: hpc-elastic [OPTIONS]"),

@@ -14,6 +14,7 @@ from hpc_elastic.slurm.job import options
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.store.plain_file import absence_fix, access_fix, given_file
 from hpc_elastic.store.trust import other_owner, other_writers
+from hpc_elastic.text import for_shell
 
 _TOML_READER = "tomllib" if sys.version_info >= (3, 11) else "tomli"  # the same module by two names
 _TABLES = ("sbatch", "env")
@@ -63,13 +64,7 @@ def read_job_file(path: str) -> JobFile:
     Raises:
         InputError: it does not exist, cannot be read, or is not TOML; with line and text.
     """
-    if path.endswith((".py", ".sh")):
-        raise InputError(
-            f"{path} is a script and not a job file", where=path, fix=f"write it after --: -- {path}"
-        )
-    if path.endswith(_OTHER_FORMATS):
-        fix = "write it as TOML, one field a line: nodes = 2 (docs/reference/job-file.md)"
-        raise InputError(f"{path} is no TOML, by its name, and job files are TOML", where=path, fix=fix)
+    _refuse_by_name(path)
     try:
         given = given_file(path)
         text = given.data.decode("utf-8-sig")  # some editors of Windows begin a file with a mark
@@ -82,6 +77,8 @@ def read_job_file(path: str) -> JobFile:
         raise InputError(
             f"the job file cannot be read: {error.strerror}", where=path, fix=_unread_fix(path, error)
         ) from None
+    if path.endswith(".sh"):
+        raise _script_error(path, text)
     try:
         return JobFile(path, importlib.import_module(_TOML_READER).loads(text), text, owner, others)
     except RecursionError:
@@ -91,7 +88,24 @@ def read_job_file(path: str) -> JobFile:
             fix="write lists of words, and tables of settings: none needs more than three levels",
         ) from None
     except ValueError as error:  # TOMLDecodeError
+        if text.startswith("#!"):  # also a comment of TOML
+            raise _script_error(path, text) from None
         raise _syntax_error(path, text, str(error)) from None
+
+
+def _refuse_by_name(path: str) -> None:
+    if path.endswith(".py"):
+        raise _script_error(path)
+    if path.endswith(_OTHER_FORMATS):
+        fix = "write it as TOML, one field a line: nodes = 2 (docs/reference/job-file.md)"
+        raise InputError(f"{path} is no TOML, by its name, and job files are TOML", where=path, fix=fix)
+
+
+def _script_error(path: str, text: str = "") -> InputError:
+    fix = f"write it after --: -- {for_shell(path)}"
+    if any(line.startswith("#SBATCH") for line in text.splitlines()):
+        fix = f"see how it changes: hpc-elastic adopt {for_shell(path)}"
+    return InputError(f"{path} is a script and not a job file", where=path, fix=fix)
 
 
 def _unread_fix(path: str, error: OSError) -> str:
