@@ -13,6 +13,8 @@ from hpc_elastic.cli.app import run
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoint_files import FailedSave, note_failed
 from hpc_elastic.record.checkpoints import MarkName, write_mark
+from hpc_elastic.record.journal import Decision, Epoch, EpochStarted, Role, RunEnded
+from hpc_elastic.record.run_log import open_log
 
 TRAIN = """
 import os, sys
@@ -94,6 +96,39 @@ def test_the_table_and_its_document(tmp_path: Path, capsys: pytest.CaptureFixtur
         (one["step"], one["state"], one["size"]) for one in found["checkpoints"]
     ]
     assert [7] == [one["step"] for one in found["failed"]]
+
+
+@pytest.mark.parametrize(
+    ("decision", "has_script", "said"),
+    [
+        (Decision.FAILED, True, "to go back: hpc-elastic submit --resume {} --from-step 5"),
+        (None, True, "to go back, once the run has ended: hpc-elastic submit --resume {} --from-step 5"),
+        (Decision.DONE, True, None),
+        (Decision.FAILED, False, None),
+    ],
+)
+def test_the_way_back_is_one_that_is_open(
+    decision: Decision | None,
+    has_script: bool,
+    said: str | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`submit --resume` takes up no run that is done, or that `submit` has not started."""
+    paths = RunPaths(tmp_path)
+    os.mkdir(paths.journal)
+    log = open_log(paths, "n1", Role.AGENT)
+    log.commit(lambda _: EpochStarted(Epoch(0, 0, 0, 0), "7", ("n1",)))
+    if decision is not None:
+        log.commit(lambda _: RunEnded(decision, 0, "over", None))
+    if has_script:
+        Path(paths.script).touch()
+    for step in (5, 9):
+        (tmp_path / str(step)).touch()
+        write_mark(paths, MarkName(step, 1, 0, 1), str(tmp_path / str(step)), world_size=1)
+    assert 0 == run(["checkpoints", paths.root])
+    rest = capsys.readouterr().out.splitlines()[3:]
+    assert rest == ([] if said is None else [said.format(paths.root)])
 
 
 def test_a_run_without_checkpoints_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from hpc_elastic.cli.run_argument import find_run
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.clock import date_text
+from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoint_files import failed_save_texts, failed_saves
+from hpc_elastic.record.journal import Decision
 from hpc_elastic.record.saved import ListedCheckpoint, SavedState, saved_checkpoints
+from hpc_elastic.slurm.run_jobs.run_files import read_run
 from hpc_elastic.text import bytes_text, for_shell, visible
 
 _HEAD = ("STEP", "SAVED", "SIZE", "RANKS", "STATE", "SOURCE", "PATH")
@@ -30,10 +33,19 @@ def checkpoints(run: str, *, json: bool = False) -> int:
     for text in failed_save_texts(failed):
         say(visible(text))
     others = [one for one in found if one.state in (SavedState.WHOLE, SavedState.LEFT)]
-    if others:
-        root = for_shell(paths.root)
-        say(f"to go back: hpc-elastic submit --resume {root} --from-step {others[0].step}")
+    if others and (way := _way_back(paths, others[0].step)):
+        say(way)
     return 0
+
+
+def _way_back(paths: RunPaths, step: int) -> str:
+    """Return how a run goes back to a step; empty if it is over for good, or `submit` has not started it."""
+    run = read_run(paths)
+    ending = run.state.ending if run.state.epoch.submission >= run.submission else None
+    if not run.has_script or (ending is not None and ending.decision is Decision.DONE):
+        return ""
+    when = "to go back" if ending is not None else "to go back, once the run has ended"
+    return f"{when}: hpc-elastic submit --resume {for_shell(paths.root)} --from-step {step}"
 
 
 def _print_table(found: list[ListedCheckpoint]) -> None:
