@@ -192,3 +192,12 @@ def test_a_choice_that_is_none_is_refused(
     assert "" == said.out
     assert f"error: {named}" in said.err
     assert "\n  fix: " in said.err
+
+
+@pytest.mark.parametrize("flags", [["--rank", "9"], ["--node", "n3"], ["--attempt", "1", "--rank", "9"]])
+def test_a_rank_or_node_that_is_none_is_refused_with_those_there_are(
+    marked: RunPaths, capfd: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    """Of the round that is looked at."""
+    assert 2 == app.run(["logs", marked.root, *flags])
+    assert "rounds with logs: 1; round 1 had ranks 0 to 3 on n1, n2; files are in" in capfd.readouterr().err

@@ -22,6 +22,7 @@ from hpc_elastic.report.log_files import LogFile, WantedLogs
 from hpc_elastic.report.log_lines import LogPiece, WantedLines, chosen_lines
 from hpc_elastic.report.log_order import Lengths, LogOrder
 from hpc_elastic.report.run_status import RunPhase, RunView, status_of
+from hpc_elastic.report.timeline import names_text
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.job.values import BadValueError, parse_duration_s
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, read_run
@@ -241,8 +242,19 @@ def _nothing(run: RunFiles, wanted: WantedLogs) -> InputError:
     return InputError(
         f"no log matches {' '.join(asked)}",
         where=asked[0].split()[0],
-        fix=f"rounds with logs: {', '.join(map(str, there[-20:]))}; files are in {run.paths.logs}",
+        fix=f"rounds with logs: {', '.join(map(str, there[-20:]))}{_members_text(run, wanted, there)}; "
+        f"files are in {run.paths.logs}",
     )
+
+
+def _members_text(run: RunFiles, wanted: WantedLogs, there: list[int]) -> str:
+    """Return the ranks and nodes of the round that is looked at; empty if they are not known."""
+    formed = log_files.rounds_of(run.records).get(wanted.attempt or there[-1])
+    if formed is None:
+        return ""
+    nodes = names_text(tuple(member.node for member in formed.members))
+    last = formed.workers - 1
+    return f"; round {formed.number} had {f'ranks 0 to {last}' if last else 'rank 0'} on {nodes}"
 
 
 def _follow(run: RunFiles, wanted: WantedLogs, shown: ShownLogs, clock: Clock) -> None:
