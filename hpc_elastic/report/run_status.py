@@ -1,4 +1,4 @@
-"""The present state of a run, in words. Pure."""
+"""The present state of a run, in words. Pure, other than `RunView.of`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hpc_elastic.report.timeline import (
 from hpc_elastic.slurm.client.job_standing import JobFacts, Standing, standing
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.run_jobs.job_start import unrecorded_end
-from hpc_elastic.slurm.run_jobs.run_files import RunFiles
+from hpc_elastic.slurm.run_jobs.run_files import RunFiles, read_run
 from hpc_elastic.slurm.run_jobs.signs_of_life import member_times
 from hpc_elastic.text import count_text
 
@@ -84,7 +84,14 @@ class RunView(NamedTuple):
 
     @classmethod
     def of(cls, run: RunFiles, job: JobFacts | None = None, silent_s: float | None = None) -> RunView:
-        """Return the view of a run whose files were read."""
+        """Return the view of a run whose files were read, as a rule before Slurm was asked about its job.
+
+        Its files are read once more where the job has ended and its end is not among them: it may have been
+        recorded in between.
+        """
+        if job is not None and job.state is JobState.ENDED and run.state.ending is None:
+            newer = read_run(run.paths)
+            run = newer if newer.state.last > run.state.last else run
         view = cls(run.state, run.submission, run.job_id, job, run.has_script, silent_s, run.handed_back)
         view = view._replace(was_interrupted=run.was_interrupted)
         if job is not None and job.state is JobState.ENDED and run.state.ending is None:
