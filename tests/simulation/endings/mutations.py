@@ -139,7 +139,7 @@ ENDING_MUTATIONS = (
             Change(
                 f"{_LIFECYCLE}:_spent", "_used(facts, cause) > bound[0]", "_used(facts, cause) > bound[0] + 1"
             ),
-            Change(f"{_LIFECYCLE}:_exceeded", "used(cause) > bound[0]", "used(cause) > bound[0] + 1"),
+            Change(f"{_LIFECYCLE}:_exceeded_budget", "used(cause) > bound[0]", "used(cause) > bound[0] + 1"),
         ),
         _MIXED,
     ),
@@ -167,7 +167,7 @@ ENDING_MUTATIONS = (
     ),
     Mutation(
         "the causes of earlier ends are not compared with their budgets as a start begins",
-        (Change(f"{_LIFECYCLE}:_exceeded", "for cause in Cause:", "for cause in ():"),),
+        (Change(f"{_LIFECYCLE}:_exceeded_budget", "for cause in Cause:", "for cause in ():"),),
         _MIXED,
     ),
     Mutation(
