@@ -252,7 +252,7 @@ def _of_start(state: RunState, entry: Drained | Requeued) -> Iterator[tuple[str,
     """Yield the faults by which a start of the job has ended."""
     if isinstance(entry, Requeued):
         for node in entry.nodes:
-            if node not in state.lost:
+            if node not in state.lost or node in state.unfit:  # it was lost after that
                 yield node, Fault.NODE_LOSS, ": ".join(filter(None, ("lost with its job", entry.detail)))
     elif entry.cause is Cause.JOIN_TIMEOUT:
         for node in absent_nodes(entry.missing, state.expected):

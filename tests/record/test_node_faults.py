@@ -396,6 +396,14 @@ def test_a_node_that_was_lost_with_its_job_has_the_words_of_the_record(why: str,
     assert [("n1", detail)] == [(one.event.host, one.event.detail) for one in node_faults(records, "run")]
 
 
+def test_a_node_that_is_lost_while_its_job_is_given_back_is_lost_once_more() -> None:
+    """Its start had found it unfit for earlier losses; it is still one on which starts are lost."""
+    gone = Requeued(EPOCH, Cause.NODE_LOSS, nodes=("n1",))
+    entries: list[Entry] = [START, NodeUnfit(EPOCH, "n1", "lost before"), gone]
+    records = [Record(number, 1000.0, "batch", entry) for number, entry in enumerate(entries, 1)]
+    assert [Fault.UNFIT, Fault.NODE_LOSS] == [one.event.fault for one in node_faults(records, "run")]
+
+
 def test_an_unfit_node_is_not_waited_for_and_may_come_back() -> None:
     """It counts as lost, without a word about the batch script on it; a round with it makes it fit."""
     state = apply(apply(RunState(), START), NodeUnfit(EPOCH, "n1", "no GPU"))
