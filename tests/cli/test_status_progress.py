@@ -93,6 +93,26 @@ def test_the_time_left_counts_everything_that_went_wrong(
     assert "              about 2 h 0 min left at this rate\n" in out
 
 
+def test_the_time_left_counts_the_steps_that_are_computed_again(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of 41 steps 21 are done, 20 in 140 s, 100 s of it training; the run is at step 3: 140 s and 90 s."""
+    write(
+        paths,
+        (0.0, STARTED),
+        (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)),
+        (150.0, RoundEnded(1, Cause.CRASH, ("n2",), NAN, None)),
+        (160.0, RoundFormed(2, EPOCH, MEMBERS, "n1", 1, None)),
+    )
+    os.makedirs(paths.account)
+    lines = [
+        WorkFact(number, Doing.STEP, BEGAN + at, at, "n1.1", known, step, total=41)
+        for number, at, known, step in ((1, 40.0, 2, 1), (1, 140.0, 2, 21), (2, 180.0, 4, 3))
+    ]
+    (Path(paths.account) / "n1.log").write_bytes(b"".join(map(encode_fact, lines)))
+    assert "              about 3 min 50 s left at this rate\n" in shown(paths, capfd)
+
+
 def test_steps_that_are_computed_again_are_not_called_new(
     paths: RunPaths, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -246,15 +246,19 @@ def _current_text(account: Account, now: NewestStep | None = None) -> str:
 def left_at(pace: Pace, account: Account, step: int | None = None) -> float | None:
     """Return how long the rest of a run takes at its pace [s]; None if that is not known, or it has ended.
 
+    Steps that are computed again take the time of their training alone: the pace counts the new ones.
+
     Args:
         pace: of the run.
         account: of the run.
-        step: that the workers have reached, where it is newer than the account; None: not known.
+        step: of the workers now, where it is newer than the account; None: not known.
     """
     total, ending = account.series.total, account.series.ending
     if total is None or ending is not None or not account.series.progress:
         return None
-    return max(0, total - max(account.series.progress[-1][1], step or 0)) / pace.per_s
+    reached, now = account.series.progress[-1][1], max(account.series.current or 0, step or 0)
+    again_s = max(0, reached - now) * pace.training_s / pace.steps if now else 0.0
+    return max(0, total - max(reached, now)) / pace.per_s + again_s
 
 
 def rate_text(per_s: float) -> str:
