@@ -128,6 +128,24 @@ def test_steps_that_are_computed_again_are_not_called_new(
     assert "  progress    again at step 3, has reached step 21; " in shown(paths, capfd)
 
 
+def test_a_run_that_ended_behind_its_newest_step_shows_both(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As after it has gone back to an earlier checkpoint: its workers were last at the lower one."""
+    again = EPOCH._replace(submission=EPOCH.submission + 1)
+    write(
+        paths,
+        (0.0, STARTED),
+        (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)),
+        (150.0, RunEnded(Decision.STOPPED, 0, "on request", None)),
+        (155.0, STARTED._replace(epoch=again)),
+        (160.0, RoundFormed(2, again, MEMBERS, "n1", 1, None)),
+        (190.0, RunEnded(Decision.STOPPED, 0, "on request", None)),
+    )
+    write_facts(paths, (1, 40.0, 2, 1), (1, 140.0, 2, 21), (2, 180.0, 5, 3))
+    assert "  progress    last at step 3, has reached step 21; " in shown(paths, capfd)
+
+
 def test_heartbeats_tell_a_newer_step_than_the_account(
     paths: RunPaths, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -238,9 +238,10 @@ def _current_text(account: Account, now: NewestStep | None = None) -> str:
         current = max(now.step, current or 0)
     if current is not None and (not progress or current > progress[-1][1]):
         return progress_text(current, account.series.total)
-    if current is None or not progress or current >= progress[-1][1]:
+    last = account.starts[-1].facts.reached if account.starts and current is None else current
+    if last is None or not progress or last >= progress[-1][1]:
         return step_text(account)
-    return f"again at step {current}, has reached {step_text(account)}"
+    return f"{'last' if current is None else 'again'} at step {last}, has reached {step_text(account)}"
 
 
 def left_at(pace: Pace, account: Account, step: int | None = None) -> float | None:
