@@ -146,9 +146,9 @@ def _add_line(path: str, line: str) -> None:
     """Add a line to a file of the user's, which need not be there, unless it has that line already."""
     try:
         with users_file(path) as held:
-            text = held.read().decode(errors="surrogateescape")
-            if line not in text:
-                held.exchange(f"{text}\n{line}\n".encode(errors="surrogateescape"))
+            content, added = held.read(), line.encode()
+            if added not in content:
+                held.exchange(b"%s\n%s\n" % (content, added))
     except FileNotFoundError:
         write_users_file(path, f"\n{line}\n".encode())
 

@@ -144,7 +144,7 @@ def _look_after(
     mine = hosts(spec.get("exclude")) or (before if spec.get("exclude") or not spec else ())
     chosen = _choose_for_requeue(bad, mine, spec, job, slurm=slurm, say=say) if bad else Exclusion()
     nodes = (*mine, *chosen.nodes)
-    back = "they come back by hpc-elastic nodes forgive; what has failed before this run, as its score falls"
+    back = "they come back by hpc-elastic nodes forgive; older failures, as their scores fall"
     said = told(chosen, bad, back)
     return RequeueExclusion(job_ref, None if set(nodes) == set(before) else nodes, said, before)
 
