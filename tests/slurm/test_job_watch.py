@@ -588,6 +588,27 @@ def test_a_job_without_its_script_is_requeued_before_slurm_is_asked_for_more(lis
     assert ["7"] == slurm.requeued
 
 
+def test_a_question_without_an_answer_is_asked_again(listen: Listen) -> None:
+    """In the next moment Slurm may tell that the script was killed; nobody else would give the job back."""
+    heard = listen(slurm := Busy({"JobState": "COMPLETING", "Reason": "JobLaunchFailure"}, failures=1))
+    heard.watch.ask_why(SystemClock().monotonic(), is_warning=False)
+    assert Cause.LAUNCH_FAILURE is heard.next().cause
+    assert ["7"] == slurm.requeued
+
+
+def test_slurm_is_asked_on_where_it_has_not_answered_in_time(
+    listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers save meanwhile, as the agent cannot wait for an answer."""
+    monkeypatch.setattr(job_watch, "WHY_PATIENCE_S", 0.0)
+    monkeypatch.setattr(requeue, "LOOK_S", 0.001)
+    heard = listen(slurm := Busy({"JobState": "COMPLETING", "Reason": "JobLaunchFailure"}, failures=1))
+    heard.watch.ask_why(SystemClock().monotonic(), is_warning=False)
+    assert Cause.LAUNCH_FAILURE is heard.next().cause
+    assert ["7"] == slurm.requeued
+    assert not heard.watch.is_asking
+
+
 def test_nobody_is_woken_after_the_end(listen: Listen) -> None:
     """An answer that comes too late is dropped: the agent's loop is gone."""
     heard = listen(Answers({"JobState": "COMPLETING"}))

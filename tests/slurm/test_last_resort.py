@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 
+from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import SlurmCommandError
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end import requeue
@@ -110,6 +111,19 @@ def test_slurm_is_not_asked_while_the_agent_goes_on(job: Job) -> None:
     job.let_look(20)
     assert asked == job.questions
     assert [] == job.requeues
+
+
+def test_slurm_is_asked_on_until_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that goes on has asked why SIGTERM came, in vain; one answer is enough."""
+    monkeypatch.setattr(requeue, "LOOK_S", 0.001)
+    job = Job()
+    job.held_up_for, job.failures = 0.0, 2
+    with closing(LastResort(job, ("7", 0), SystemClock(), job.held_up_s)) as resort:
+        resort.go_on_asking()
+        while job.questions <= 2:
+            job.let_look(1)
+        job.let_look(20)
+    assert (3, []) == (job.questions, job.requeues)
 
 
 def test_slurm_is_asked_seldom(job: Job) -> None:

@@ -164,6 +164,7 @@ class LastResort:
         self._tell = tell
         self._is_known = False  # Slurm has said that the script was killed
         self._is_closed = False
+        self._unanswered_since: float | None = None  # Slurm has not said why SIGTERM came, monotonic [s]
         self._something = threading.Event()
         threading.Thread(target=self._run, name="last-resort", daemon=True).start()
 
@@ -171,6 +172,10 @@ class LastResort:
         """Requeue the job: Slurm has told the agent that the batch script was killed."""
         self._is_known = True
         self._something.set()
+
+    def go_on_asking(self) -> None:
+        """Ask until Slurm answers: it has not told an agent why SIGTERM has come, and may be back in time."""
+        self._unanswered_since = self._clock.monotonic()
 
     def close(self) -> None:
         """End; a question that is under way is left to itself."""
@@ -180,7 +185,7 @@ class LastResort:
     def _run(self) -> None:
         ask_after_s = LOOK_S
         while not self._wait():
-            held_up_s = self._held_up_s()
+            held_up_s = max(self._held_up_s(), self._unanswered_s())
             if self._is_known:
                 self._is_known = False  # Slurm may refuse
                 if self._requeue():
@@ -193,6 +198,11 @@ class LastResort:
                     self._tell()
                     return
 
+    def _unanswered_s(self) -> float:
+        """Return for how long Slurm has not told why SIGTERM has come [s]; 0: it has, or none has come."""
+        since = self._unanswered_since
+        return 0.0 if since is None else self._clock.monotonic() - since
+
     def _wait(self) -> bool:
         """Wait until it is time to look; tell whether there is no more to do."""
         if self._something.wait(LOOK_S) and not self._is_closed:
@@ -204,6 +214,7 @@ class LastResort:
             job = look(self._slurm, self._job_ref)
         except (SlurmCommandError, SlurmNotFoundError):
             return False
+        self._unanswered_since = None
         return standing(job, self._restarts) is Standing.SCRIPT_DIED
 
     def _requeue(self) -> bool:

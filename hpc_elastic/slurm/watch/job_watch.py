@@ -43,8 +43,9 @@ NODE_LOOK_S = 60.0
 class _Reason(NamedTuple):
     """The answer about a signal, and whether asking again can tell no more."""
 
-    told: Notice
+    told: Notice | None  # None: Slurm has not answered, and the times of the site are not known
     is_sure: bool
+    is_answered: bool = True
 
 
 class JobPlace(NamedTuple):
@@ -230,8 +231,10 @@ class JobWatch:
             told = self._reason(signalled_at, is_warning=is_warning)
             is_late = self._clock.monotonic() >= give_up_at
             if told is None or told.is_sure or is_late:
-                if told is not None:
+                if told is not None and told.told is not None:
                     self._tell(told.told)
+                if told is not None and not told.is_answered and self._last_resort is not None:
+                    self._last_resort.go_on_asking()
                 return
             self._clock.sleep(_WHY_PAUSE_S)
 
@@ -294,15 +297,15 @@ class JobWatch:
         """
         return None
 
-    def _unanswered(self, signalled_at: float) -> _Reason | None:
+    def _unanswered(self, signalled_at: float) -> _Reason:
         """Return the time that follows from the site's settings alone, where the run directory keeps them."""
         site = read_site(self._place.paths)
         if site is None:
-            return None
+            return _Reason(None, is_sure=False, is_answered=False)
         words = f"no answer; SIGKILL may follow {site.kill_wait_s:g} s after SIGTERM"
         until = signalled_at + deadlines.stop_s(site)
         told = Notice(Cause.PREEMPTION, words, until, explains=True, answer=Answer.SILENT)
-        return _Reason(told, is_sure=False)
+        return _Reason(told, is_sure=False, is_answered=False)
 
     def _left_s(self) -> float | None:
         """Return how long the job may run [s], infinite without a limit; None: it was never answered."""
