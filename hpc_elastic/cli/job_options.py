@@ -35,8 +35,12 @@ def _pairs(row: Setting, texts: list[str]) -> dict[str, object]:
     pairs: dict[str, object] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not name or (row.kind is VARIABLES and not equals):
-            raise InputError(f"{text!r} is not NAME=VALUE", where=flag, fix=f"write {flag} NAME=VALUE")
+        is_path = not equals and any(mark in text for mark in "./%")  # of a log, as these letters of sbatch
+        if not name or is_path or (row.kind is VARIABLES and not equals):
+            what = "a variable of the workers" if row.kind is VARIABLES else "an option of sbatch by its name"
+            logs = "; the logs are in the run directory: hpc-elastic logs RUN" if is_path else ""
+            fix = f"write {flag} NAME=VALUE, {what}{logs}"
+            raise InputError(f"{text!r} is not NAME=VALUE", where=flag, fix=fix)
         if name in pairs:
             raise InputError(f"{name} is given twice", where=flag, fix="keep one of them")
         pairs[name] = value if equals else True
