@@ -66,6 +66,21 @@ def test_a_run_goes_back_on_purpose(paths: RunPaths, capfd: pytest.CaptureFixtur
     assert "0 10 30 " == begins(paths)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [["--local", "3"], ["--json"], ["--dry-run"]])
+def test_a_start_that_is_refused_goes_back_nowhere(
+    paths: RunPaths, more: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The next one goes on from the newest checkpoint; a dry run changes nothing either."""
+    assert 0 == run(["checkpoints", paths.root])
+    before = capfd.readouterr().out
+    asked = run(["submit", "--resume", paths.root, "--from-step", "10", *more])
+    assert asked == (0 if more == ["--dry-run"] else 2)
+    capfd.readouterr()
+    assert 0 == run(["checkpoints", paths.root])
+    assert before == capfd.readouterr().out
+
+
 def test_a_step_without_a_checkpoint_queues_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

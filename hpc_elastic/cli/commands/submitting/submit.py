@@ -12,6 +12,7 @@ from hpc_elastic.cli.say import hand_out, named, say, say_aside
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.checkpoints import WayBack
 from hpc_elastic.record.run_log import read_state
 from hpc_elastic.record.saved import go_back, ways_back
 from hpc_elastic.slurm.client.commands import Slurm
@@ -110,10 +111,9 @@ def _resume(paths: RunPaths, step: int | None, local: int | None, *, dry_run: bo
             where="--resume",
             fix=read_run(paths).command_to_go_on,
         )
-    if step is not None:
-        _go_back(paths, step, dry_run=dry_run)
+    backs = [] if step is None else _ways_back(paths, step)
     if local is None and not was_local(root):
-        return _resume_in_slurm(root, dry_run=dry_run, form=form)
+        return _resume_in_slurm(paths, backs, dry_run=dry_run, form=form)
     if form:
         raise InputError("this run goes on here, without Slurm", where=form, fix=f"leave out {form}")
     wanted = _submitter().next_request(root)
@@ -122,25 +122,25 @@ def _resume(paths: RunPaths, step: int | None, local: int | None, *, dry_run: bo
     if dry_run:
         hand_out(f"{wanted.script}\n")
         return 0
+    go_back(paths, backs)
     return run_local(wanted, nodes=nodes)
 
 
-def _go_back(paths: RunPaths, step: int, *, dry_run: bool) -> None:
-    """Have the next start of a run that may be resumed go on from a step."""
+def _ways_back(paths: RunPaths, step: int) -> list[WayBack]:
+    """Return the records by which a run that may be resumed goes on from a step."""
     _submitter().next_request(paths.root)  # refuses one that may not
     with named("--from-step"):
-        backs = ways_back(paths, step, read_state(paths).rounds)
-    if not dry_run:
-        go_back(paths, backs)
+        return ways_back(paths, step, read_state(paths).rounds)
 
 
-def _resume_in_slurm(root: str, *, dry_run: bool, form: str) -> int:
-    submitter = _submitter()
+def _resume_in_slurm(paths: RunPaths, backs: list[WayBack], *, dry_run: bool, form: str) -> int:
+    root, submitter = paths.root, _submitter()
     if dry_run:
         wanted = submitter.next_request(root)
         _warn(validate.missing_again(wanted))
         _print_request(submitter.prepared(with_measured_lead(wanted)))
     else:
+        go_back(paths, backs)  # ahead of the job, which may start at once
         queued = submitter.resume(root)
         _warn(validate.missing_again(queued.request))
         _tell(queued, form)
