@@ -15,6 +15,7 @@ from hpc_elastic.errors import InputError
 
 torch: Any = pytest.importorskip("torch")
 from hpc_elastic.frameworks.torch import Checkpoints  # noqa: E402
+from hpc_elastic.frameworks.torch.rank_tensors import digests  # noqa: E402
 from hpc_elastic.frameworks.torch.train_state import TrainState, load_torch  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -365,6 +366,15 @@ def test_states_are_alike_if_all_bits_are() -> None:
         (1, True),
     ):
         assert not alike(one, other), (one, other)
+
+
+def test_values_that_only_lie_in_another_order_differ() -> None:
+    """As which samples a rank has seen: as many as the other ranks, but others."""
+    seen, other = torch.zeros(2, 5000, dtype=torch.int64)
+    seen[3000] = other[4000] = 1
+    found = [digests(load_torch(), {"seen": one, "last": one[4999:].byte()}) for one in (seen, other)]
+    assert found[0]["seen"] != found[1]["seen"]
+    assert found[0]["last"] == found[1]["last"]
 
 
 def test_what_comes_later_is_refused_before_anything_is_written(tmp_path: Path) -> None:
