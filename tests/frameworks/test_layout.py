@@ -136,6 +136,11 @@ def _with_other_memory(state: dict[str, Any]) -> str:
     return "model.layer.weight has got other memory, and"
 
 
+def _transposed(state: dict[str, Any]) -> str:
+    _weight(state).data = _weight(state).data.t()
+    return "model.layer.weight was given another form through .data, and"
+
+
 def _of_an_optimizer(state: dict[str, Any]) -> str:
     state["optimizer"].state[_weight(state)]["momentum_buffer"].zero_()
     return "optimizer.state.layer.weight.momentum_buffer was changed, and"
@@ -162,7 +167,14 @@ def _another_parameter(state: dict[str, Any]) -> str:
 
 
 CHANGES = [
-    *(_in_place, _through_data, _with_other_memory, _of_an_optimizer, _of_an_optimizer_through_data),
+    *(
+        _in_place,
+        _transposed,
+        _through_data,
+        _with_other_memory,
+        _of_an_optimizer,
+        _of_an_optimizer_through_data,
+    ),
     *(_of_a_large_buffer, _of_a_place_in_a_large_buffer_through_data, _another_parameter),
 ]
 
@@ -258,6 +270,26 @@ def test_of_many_states_of_optimizers_a_sample_is_compared() -> None:
     optimizer.state[module.layer[1]]["momentum_buffer"] = torch.zeros(1)
     words = "optimizer.state.layer.1.momentum_buffer was replaced by another tensor"
     assert words == layout.changed(whole, is_left=False)
+
+
+def test_steps_that_a_program_counts_ahead_of_a_gpu_are_those_of_the_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of Adam are on the CPU; also of more states than are compared."""
+    gpu = torch.device("meta")  # stands in for one
+    monkeypatch.setattr(Layout, "_device_of", lambda *_: gpu)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _: None)
+    module = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(1, device=gpu)) for _ in range(2100)])
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
+    for parameter in module:
+        moments = {name: torch.ones(1, device=gpu) for name in ("exp_avg", "exp_avg_sq")}
+        optimizer.state[parameter] = {"step": torch.tensor(1.0), **moments}
+    layout, whole = laid_out({"model": module, "optimizer": optimizer})
+    for state in optimizer.state.values():
+        state["step"] += 1
+    tensors, _ = layout.content(whole)
+    steps = [value.item() for name, value in tensors.items() if name.endswith(".step")]
+    assert [1.0] * 2100 == steps
 
 
 def test_a_module_that_gets_other_tensors_needs_another_layout() -> None:
@@ -412,7 +444,12 @@ def test_a_snapshot_has_tensors_of_any_form() -> None:
     for found, one in zip(snapshot.tensors(taken), before, strict=True):
         assert torch.equal(found, one)
         assert found.dtype == one.dtype
-    assert 0.0 == float(snapshot.tensors(snapshot.take())[1].abs().sum())
+    again = snapshot.tensors(snapshot.take())
+    assert [0.0, 0.0] == [float(again[number].abs().sum()) for number in (1, 5)]
+    square = torch.arange(4.0).view(2, 2)
+    snapshot_of_square = TensorCopies(torch, [square])
+    square.data = square.data.t()
+    assert snapshot_of_square.is_stale
     tensors[0].data = torch.ones(3, dtype=torch.int16)
     assert snapshot.is_stale
 

@@ -111,8 +111,7 @@ class Layout:
         groups = [group["params"] for one in self.optimizers for group in one.value.param_groups]
         optimized = {id(parameter) for group in groups for parameter in group}
         values = {name: owner[key] for name, (_, owner, key) in places.items()}
-        of_states = [name for name in states if isinstance(values[name], self._torch.Tensor)]
-        late = {*of_states} - {*spread(of_states, _STATES, SAMPLED)}
+        late = self._uncompared({name: values[name] for name in states})
         self._stepped, self._noted, self._late, self._others = (dict[str, Entry]() for _ in range(4))
         for name, place in places.items():
             kind = self._late if name in late else self._others
@@ -129,6 +128,16 @@ class Layout:
             if not _is_plain(self._torch, values[name]):
                 raise UnfitStateError(f"{name} is a {type(values[name]).__name__}, and no plain tensor")
         self._arranged = self._arrange([values[name] for name in self._others])
+
+    def _uncompared(self, states: Mapping[str, Any]) -> set[str]:
+        """Return which states of optimizers are not compared, as there are too many.
+
+        None beside a GPU, ahead of which a program counts them (the steps of Adam): they are copied.
+        """
+        names = [name for name, one in states.items() if isinstance(one, self._torch.Tensor)]
+        if self.device is not None:
+            names = [name for name in names if states[name].device == self.device]
+        return {*names} - {*spread(names, _STATES, SAMPLED)}
 
     def _arrange(self, tensors: list[Any]) -> Arranged:
         """Sort the tensors that stand in their places by how they are noted.

@@ -21,6 +21,7 @@ RUN = 16  # elements of a run
 _LOOSE = 16  # single elements of a tensor that does not lie in one piece
 _SUM_BYTES = 8  # of a checksum
 _data_ptr = methodcaller("data_ptr")
+_is_contiguous = methodcaller("is_contiguous")
 
 
 class Fingerprint(NamedTuple):
@@ -42,6 +43,7 @@ class Proof:
         self._summed = [tensors[one] for one in summed]
         self._version_of = torch.Tensor._version.__get__  # noqa: SLF001 - PyTorch's, for this
         self._places = addresses(tensors)
+        self._forms = [*map(_form, tensors)]
         chosen = spread(range(len(tensors)), SAMPLED, SAMPLED)
         self._chosen = [tensors[one] for one in chosen]
         self._chosen_places = [self._places[one] for one in chosen]
@@ -78,7 +80,10 @@ class Proof:
         return f"{moved} has got other memory, and no optimizer has told of a step" if moved else ""
 
     def differing(self, noted: Fingerprint) -> str:
-        """Return which tensor has another content in the sample; empty: none has. Waits for a GPU."""
+        """Return which tensor has another form or sample; empty: none has. Waits for a GPU."""
+        formed = self._first(map(ne, map(_form, self._tensors), self._forms))
+        if formed:
+            return f"{formed} was given another form through .data, and no optimizer has told of a step"
         now = self._sample()
         if now is None or self._torch.equal(now, noted.sample):
             return ""
@@ -98,15 +103,17 @@ class TensorCopies:
         self._torch, self._tensors = torch, tensors
         self._places = addresses(tensors)
         self._pieces = [_flat(torch, one) for one in tensors]
-        self._loose = [number for number, one in enumerate(tensors) if not one.is_contiguous()]
+        self._in_one_piece = [*map(_is_contiguous, tensors)]
+        self._loose = [number for number, one in enumerate(tensors) if not _is_its_memory(one)]
         self._on: dict[Any, list[int]] = {}  # numbers of tensors by device
         for number, one in enumerate(tensors):
             self._on.setdefault(one.device, []).append(number)
 
     @property
     def is_stale(self) -> bool:
-        """Whether tensors have got other memory, so that another snapshot is needed."""
-        return addresses(self._tensors) != self._places
+        """Whether tensors have got other memory or another order in it, so another snapshot is needed."""
+        is_moved = addresses(self._tensors) != self._places
+        return is_moved or [*map(_is_contiguous, self._tensors)] != self._in_one_piece
 
     def take(self) -> list[Any]:
         """Return the bytes of all tensors, those of a device in one new tensor; no GPU is waited for."""
@@ -134,6 +141,16 @@ def joined(torch: Any, pieces: Sequence[Any]) -> Any:
     """Return a copy of all bytes in pieces of one device; None without any."""
     with torch.no_grad():
         return torch.cat(pieces) if pieces else None
+
+
+def _form(tensor: Any) -> Any:
+    """Return how the elements of a tensor lie in its memory: by ``.data`` it may get a view of the same."""
+    return tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg()
+
+
+def _is_its_memory(tensor: Any) -> bool:
+    """Tell whether the bytes of a tensor are those of its memory, in their order."""
+    return tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
 
 def _plain(torch: Any, tensor: Any) -> Any:
