@@ -16,6 +16,7 @@ from hpc_elastic.cli.commands import COMMANDS, OF_NODES, parser_of_nodes
 from hpc_elastic.cli.parser import Parser, completion_script, parser_of
 from hpc_elastic.errors import InputError
 from hpc_elastic.settings.table import JOB
+from hpc_elastic.store.plain_file import OTHERS_WRITE
 from hpc_elastic.store.users_file import users_file, write_users_file
 
 _SOURCED: Final = {  # shell -> file of ours, the user's file that reads it, and the line there
@@ -135,10 +136,15 @@ def install() -> str:
     shell = _shell()
     own, users, line = _SOURCED[shell]
     path = os.path.expanduser(own)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    write_users_file(path, f"{completion_script(shell)}\n".encode())
-    if users:
-        _add_line(os.path.expanduser(users), line)
+    umask = os.umask(OTHERS_WRITE)
+    os.umask(umask | OTHERS_WRITE)  # a shell runs these files, also where a group may write to all others
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_users_file(path, f"{completion_script(shell)}\n".encode())
+        if users:
+            _add_line(os.path.expanduser(users), line)
+    finally:
+        os.umask(umask)
     return f"completion of {shell} is in {path}; it begins with the next start of {shell}"
 
 

@@ -66,6 +66,26 @@ def test_lint_writes_nothing_through_a_link_that_came_while_it_asked_the_shell(t
 
 @needs_root
 @pytest.mark.slow
+def test_no_other_user_can_write_to_what_a_shell_reads_for_completion(two_users: TwoUsers) -> None:
+    """A umask that leaves new files to the group would let its members run code at the next start."""
+    home = two_users.home(ALICE)
+
+    def install() -> tuple[int, str]:
+        home.chmod(0o755)
+        os.environ.update(HOME=str(home), SHELL="/bin/bash")
+        return hpc_elastic("--install-completion", cwd=home)
+
+    def writable() -> list[str]:
+        return [str(one) for one in home.rglob("*") if os.access(one, os.W_OK)]
+
+    code, said = two_users.act(ALICE, install)
+    assert 0 == code, said
+    assert len(two_users.act(ALICE, writable)) > 1
+    assert [] == two_users.act(BOB, writable)
+
+
+@needs_root
+@pytest.mark.slow
 def test_adopt_says_whose_script_it_would_take_over(two_users: TwoUsers) -> None:
     """Also where the old one would have to go through a link; nothing is changed, and nothing left."""
     home, script = two_users.home(ALICE), two_users.shared / "train.sbatch"
