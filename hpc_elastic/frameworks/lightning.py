@@ -198,6 +198,11 @@ class ElasticCallback:
         """No state is kept after the training."""
         self._end_resume()
 
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Take note of the end of a training, also of one that was complete before it began."""
+        if stage == "fit":
+            note_step(self._saves.name, trainer.global_step)
+
     def _end_resume(self) -> None:
         if self._resume is not None:
             self._resume.memory.stop()

@@ -163,6 +163,7 @@ class ElasticTrainerCallback:
             self._resume.memory.saved(state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """No state is kept after the training."""
+        """No state is kept after the training; one that was complete before it began is noted, too."""
+        note_step(self._saves.name, state.global_step)
         if self._resume is not None:
             self._resume.end()

@@ -106,6 +106,17 @@ def test_each_training_of_a_program_has_checkpoints_of_its_own(
     assert f'{kind}(name="first")' in refused
 
 
+@pytest.mark.parametrize("program", [LIGHTNING, TRANSFORMERS], ids=["lightning", "transformers"])
+def test_a_second_training_gets_no_state_of_a_first_one_that_was_complete(
+    tmp_path: Path, program: str
+) -> None:
+    """The start before has failed between both, so this one has made no step of the first."""
+    assert ["TRAINED 6"] == trained(tmp_path / "run", program, "")
+    first, refused = trained(tmp_path / "run", program, ",")
+    assert "TRAINED 6" == first
+    assert "another Trainer has come to step 6 in this program" in refused
+
+
 def test_a_second_training_without_a_look_at_checkpoints_is_refused_as_it_begins(tmp_path: Path) -> None:
     """Its first save would be one of a lower step than those of the training before."""
     program = LIGHTNING.replace("elastic.newest(trainer)", "None")
