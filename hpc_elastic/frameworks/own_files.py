@@ -10,6 +10,7 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -206,6 +207,24 @@ def remove_below(directory: int, names: Iterable[str]) -> None:
     for name in names:
         with suppress(OSError):  # it is gone already, or another process writes into it
             _remove(directory, name)
+
+
+def remove_checkpoints(directory: int, names: Iterable[str], part: re.Pattern[str]) -> None:
+    """Remove checkpoints from an opened directory, as far as that is possible, and nothing else.
+
+    Args:
+        directory: its descriptor.
+        names: in it.
+        part: the names in a checkpoint; a directory with other ones is none.
+    """
+    for name in names:
+        with suppress(OSError):  # as above; or it is no directory
+            with opened(name, _READ | os.O_DIRECTORY | os.O_NOFOLLOW, directory) as here:
+                found = os.listdir(here)
+                if not all(map(part.fullmatch, found)):
+                    continue
+                remove_below(here, found)
+            os.rmdir(name, dir_fd=directory)
 
 
 def _remove(directory: int, name: str) -> None:

@@ -14,12 +14,18 @@ from typing import Any
 
 from hpc_elastic import worker
 from hpc_elastic.errors import InputError
-from hpc_elastic.frameworks.own_files import close_to_others, opened, own_path, remove_below
+from hpc_elastic.frameworks.own_files import (
+    close_to_others,
+    opened,
+    own_path,
+    remove_below,
+    remove_checkpoints,
+)
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.checkpoint_files import owner_id
+from hpc_elastic.record.checkpoint_files import FACTS, owner_id
 from hpc_elastic.record.checkpoints import KEPT, check_name, complete_marks, left_marks
-from hpc_elastic.store.files import list_names
+from hpc_elastic.store.files import TEMPORARY, list_names
 from hpc_elastic.store.plain_file import OTHERS_WRITE, owner_name
 from hpc_elastic.store.trust import others_write, trusted_uids
 from hpc_elastic.text import for_shell
@@ -28,6 +34,9 @@ logger = logging.getLogger(__name__)
 KEEP = 2
 PRIVATE = 0o700
 _FOLDER = "saved"
+_PART = re.compile(
+    rf"\.metadata(\.tmp)?|__\d+_\d+\.distcp|{FACTS}|{re.escape(TEMPORARY)}.+"
+)  # of Checkpoints
 _NAME = re.compile(r"step-(\d+)-(\d+)(?:-(\d+))?")
 _Order = tuple[int, int, int]  # round, branch and step of a checkpoint: the newest has the greatest
 
@@ -241,6 +250,9 @@ class Saves:
         with suppress(OSError), opened(self.directory, flags) as directory:
             if self._made is not None and not os.path.samestat(self._made, os.fstat(directory)):
                 logger.warning("no checkpoint is removed: %s is another directory now", self.directory)
+                return
+            if others_write(directory):  # and so give a directory of this user's the name of a checkpoint
+                remove_checkpoints(directory, names, _PART)
                 return
             remove_below(directory, names)
 

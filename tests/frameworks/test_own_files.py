@@ -304,3 +304,31 @@ def test_what_an_acl_lets_another_user_write_is_refused(two_users: TwoUsers, wha
 
     two_users.act(BOB, attack)
     assert "others can write to it" in two_users.act(ALICE, look)
+
+
+@needs_root
+@pytest.mark.torch
+def test_a_directory_that_another_user_names_as_a_checkpoint_is_not_removed(two_users: TwoUsers) -> None:
+    """It is the owner's, who alone can enter it, and lies in a directory in which both may rename it."""
+    pytest.importorskip("torch")
+    shared = two_users.shared
+
+    def save(*steps: int) -> list[str]:
+        from hpc_elastic.frameworks.torch import Checkpoints  # noqa: PLC0415 - of one test
+
+        checkpoints = Checkpoints(shared, every=None, keep=1)
+        checkpoints.load({"value": 1})
+        for step in steps:
+            checkpoints.save(step, {"value": 1})
+            checkpoints.wait()
+        return sorted(os.listdir(shared))
+
+    def keep_results() -> None:
+        (shared / "results").mkdir(mode=0o700)
+        (shared / "results" / "year.csv").write_text("mine")
+
+    two_users.act(ALICE, keep_results)
+    assert ["results", "step-1-0"] == two_users.act(ALICE, lambda: save(1))
+    two_users.act(BOB, lambda: os.rename(shared / "results", shared / "step-0-0"))
+    assert ["step-0-0", "step-3-1"] == two_users.act(ALICE, lambda: save(2, 3))
+    assert "mine" == (shared / "step-0-0" / "year.csv").read_text()
