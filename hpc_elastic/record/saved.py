@@ -186,6 +186,17 @@ def go_back(paths: RunPaths, backs: Iterable[WayBack]) -> None:
         write_way_back(paths, back)
 
 
+def stay(paths: RunPaths, backs: Iterable[WayBack]) -> None:
+    """Undo `go_back`, where no start was queued that goes on from there.
+
+    Raises:
+        OSError: a record cannot be removed.
+    """
+    for back in backs:
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(paths.checkpoints, encode_way_back(back)))
+
+
 def _no_step(paths: RunPaths, step: int, name: str, steps: Sequence[int]) -> InputError:
     whose = f" of {name}" if name else ""
     there = sorted(set(steps), reverse=True)

@@ -13,6 +13,7 @@ import pytest
 from hpc_elastic.cli.main import main
 from hpc_elastic.errors import SlurmCommandError
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.checkpoints import MarkName, complete_marks, write_mark
 from hpc_elastic.slurm.client.commands import SlurmTimeoutError, hint_for
 from hpc_elastic.slurm.run_jobs.submissions import read_submissions
 from tests.slurm.conftest import StandIn
@@ -297,6 +298,22 @@ def test_a_run_is_resumed_by_its_directory(workdir: Path, slurm_dir: StandIn, ca
     assert ("1001", ["1001"], False) == tuple(map(told.get, ("job", "jobs", "was_queued_before")))
     assert ["1000", "1001"] == [each.job_id for each in read_submissions(RunPaths("r"))]
     assert "words" == (workdir / "r" / "slurm-1000.out").read_text()
+
+
+@pytest.mark.parametrize(("behaviour", "steps"), [("refuse", [9, 5]), ("ok", [5])])
+def test_a_run_goes_back_only_with_a_job_that_slurm_takes(
+    behaviour: str, steps: list[int], workdir: Path, slurm_dir: StandIn
+) -> None:
+    """Else a later resume without the step would go back, too."""
+    paths = RunPaths(workdir / "r")
+    assert 0 == main(["submit", *GOOD, "--run-dir", "r", *WORKER])
+    slurm_dir.set_state("1000", "FAILED")
+    for step in (5, 9):
+        (workdir / str(step)).touch()
+        write_mark(paths, MarkName(step, 0, 0, 1), str(workdir / str(step)), world_size=1)
+    slurm_dir.behave(behaviour)
+    assert (behaviour == "ok") == (0 == main(["submit", "--resume", "r", "--from-step", "5"]))
+    assert steps == [mark.step for mark in complete_marks(os.listdir(paths.checkpoints))]
 
 
 def test_a_training_script_that_is_gone_is_told_when_its_run_is_resumed(

@@ -14,7 +14,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import WayBack
 from hpc_elastic.record.run_log import read_state
-from hpc_elastic.record.saved import go_back, ways_back
+from hpc_elastic.record.saved import go_back, stay, ways_back
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.local.nodes import run_local
 from hpc_elastic.slurm.nodes.nodes import without_suspects
@@ -23,7 +23,7 @@ from hpc_elastic.slurm.run_jobs.run_files import read_run
 from hpc_elastic.slurm.submit import request, run_dir, validate
 from hpc_elastic.slurm.submit.request import SubmitRequest, read_template
 from hpc_elastic.slurm.submit.resubmit import expedited, lead_text, with_measured_lead
-from hpc_elastic.slurm.submit.submit import Submitted, Submitter, was_local
+from hpc_elastic.slurm.submit.submit import RefusedError, Submitted, Submitter, was_local
 from hpc_elastic.text import for_shell, line_for_shell
 
 
@@ -141,7 +141,11 @@ def _resume_in_slurm(paths: RunPaths, backs: list[WayBack], *, dry_run: bool, fo
         _print_request(submitter.prepared(with_measured_lead(wanted)))
     else:
         go_back(paths, backs)  # ahead of the job, which may start at once
-        queued = submitter.resume(root)
+        try:
+            queued = submitter.resume(root)
+        except RefusedError:
+            stay(paths, backs)
+            raise
         _warn(validate.missing_again(queued.request))
         _tell(queued, form)
     return 0
