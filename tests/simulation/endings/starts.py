@@ -316,6 +316,7 @@ class Agents:
         self.settings = MeetingSettings(min_nodes=nodes, max_nodes=nodes)
         self._dice = start.run.world.random
         self._notices: list[Notice] = []
+        self._busy_since: float | None = None
         place = JobPlace(start.run.place.paths, start.job.ref, start.restart, start.job.nodes, None)
         self._watch = JobWatch(place, WatchOptions(), start._slurm(), ProcessClock(node), self)
 
@@ -329,8 +330,8 @@ class Agents:
         """Do nothing: it looks often."""
 
     def held_up_s(self) -> float:
-        """Return that it is never held up [s]."""
-        return 0.0
+        """Return for how long a record is being read or written [s]."""
+        return 0.0 if self._busy_since is None else self.start.run.world.now - self._busy_since
 
     def run(self) -> int:
         """Meet, work, and leave; return the exit code of srun.
@@ -367,11 +368,15 @@ class Agents:
         return self._patiently(lambda: self.log.commit(lambda _state: entry))
 
     def _patiently(self, act: Callable[[], RunState]) -> RunState:
+        self._busy_since = self.start.run.world.now
         while True:
             try:
-                return act()
+                state = act()
             except StoreError:
                 self.node.wait(_POLL_S)
+                continue
+            self._busy_since = None
+            return state
 
     def _meet(self) -> RunState:
         """Form a round from the newest checkpoint."""

@@ -157,7 +157,8 @@ class Truth:
         """Tell whether Slurm names the cause of the end of a start to who asks later."""
         site = self.run.site
         is_accounted = site.accounting is Accounting.WHOLE and self.run.controller.away_until < 0
-        return is_accounted or (site.keeps_log and Cause.NODE_LOSS not in start.causes)
+        is_silent = bool({Cause.NODE_LOSS, Cause.LAUNCH_FAILURE} & start.causes)  # as to the log
+        return is_accounted or (site.keeps_log and not is_silent)
 
     # budgets
 
