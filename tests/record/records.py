@@ -121,7 +121,7 @@ entries: st.SearchStrategy[Entry] = st.one_of(
     st.builds(NodeUnfit, epochs, nodes, text),
     st.builds(SizeWanted, small, st.integers(1, 8), text, st.none() | small, st.none() | small),
     st.builds(HangSuspected, rounds, st.integers(1, 9), nodes, text),
-    st.builds(NeverAsked, rounds),
+    st.builds(NeverAsked, rounds, runs_on_s=st.none() | st.floats(0, 1e6)),
     st.builds(RanksStopped, rounds, nodes, st.lists(small, max_size=3).map(tuple)),
     st.builds(WarningHeld, rounds, nodes, st.floats(0, 1e6), st.floats(0, 1e6)),
     st.builds(
