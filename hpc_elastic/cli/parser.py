@@ -58,19 +58,28 @@ def whole(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """Return the seconds that are the value of a flag; infinitely many are for the flag to judge.
+    """Return the seconds that are the value of a flag, ``90`` or ``2m``; infinitely many are for it to judge.
 
     Raises:
-        argparse.ArgumentTypeError: it is no number, or longer than 30 years.
+        argparse.ArgumentTypeError: it is no number and no duration, or longer than 30 years.
     """
     try:
         number = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{_cut(text)!r} is not a number of seconds") from None
+        number = _duration_s(text)
     is_infinite = text.strip().lstrip("+-").isalpha()
     if abs(number) > LONGEST_S and not is_infinite:
         raise argparse.ArgumentTypeError(f"{_cut(text)!r} is more than {LONGEST_S:g} seconds")
     return number
+
+
+def _duration_s(text: str) -> float:
+    from hpc_elastic.slurm.job.values import BadValueError, parse_duration_s  # noqa: PLC0415 - rare
+
+    try:
+        return parse_duration_s(text)
+    except BadValueError:
+        raise argparse.ArgumentTypeError(f"{_cut(text)!r} is not a number of seconds") from None
 
 
 def comma_list(text: str) -> list[str]:

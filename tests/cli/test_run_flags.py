@@ -58,6 +58,14 @@ def parse(*words: str) -> dict[str, Any]:
     return vars(parser().parse_args([*words, "train.py"]))
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30m", 1800.0), ("1h30m", 5400.0), ("90", 90.0), ("0.5", 0.5)]
+)
+def test_a_time_may_have_a_unit(text: str, seconds: float) -> None:
+    """As in a job file."""
+    assert seconds == parse("--silence-timeout", text)["silence_timeout"]
+
+
 @pytest.mark.parametrize(("flag", "text", "value"), SPELLED, ids=[flag for flag, _, _ in SPELLED])
 def test_a_flag_is_written_with_dashes_underscores_or_in_the_environment(
     flag: str, text: str, value: object, monkeypatch: pytest.MonkeyPatch
@@ -208,7 +216,10 @@ def test_help_fits_a_narrow_page() -> None:
         ),
         (["--max-restarts", "-1"], "--max-restarts: it is -1\n  fix: it must be at least 0"),
         (["--max-restarts", "x"], "--max-restarts: 'x' is not a whole number\n  fix: give one number, for"),
-        (["--stop-timeout", "1m"], "--stop-timeout: '1m' is not a number of seconds\n  fix: give one number"),
+        (
+            ["--stop-timeout", "soon"],
+            "--stop-timeout: 'soon' is not a number of seconds\n  fix: give one number",
+        ),
         (["--monitor-interval", "0"], "--monitor-interval: it is 0\n  fix: it must be positive"),
         (["--start-method", "thread"], "--start-method: 'thread' is not one of spawn, fork, forkserver\n"),
         (["--event-log-handler", "nix"], "--event-log-handler: no event handler is registered for 'nix'"),
