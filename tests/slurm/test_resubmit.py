@@ -43,6 +43,14 @@ def test_a_chain_by_name(workdir: Path, slurm_dir: StandIn) -> None:
     assert "--dependency=singleton" in slurm_dir.submissions()[-1]["argv"]
 
 
+def test_a_chain_that_its_budget_would_end_is_refused() -> None:
+    """Each job after the first counts as a requeue."""
+    with pytest.raises(InputError, match="chain = 3, and max_requeues = 1: ") as refused:
+        request(chain=3, max_requeues=1)
+    assert "2 or more, or leave it out" in str(refused.value)
+    request(chain=3, max_requeues=2)
+
+
 def test_a_chain_of_which_a_part_is_refused(workdir: Path, slurm_dir: StandIn) -> None:
     """What could be queued stays; the user is told."""
     slurm_dir.behave("ok", "ok", "refuse")

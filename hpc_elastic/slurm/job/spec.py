@@ -212,6 +212,12 @@ def _check_requeues(spec: JobSpec) -> None:
             where="chain",
             fix="leave it out: Slurm requeues each task by itself",
         )
+    if spec.chain is not None and spec.max_requeues is not None and spec.max_requeues < spec.chain - 1:
+        raise InputError(
+            f"chain = {spec.chain}, and max_requeues = {spec.max_requeues}: jobs after the first count",
+            where="max_requeues",
+            fix=f"{spec.chain - 1} or more, or leave it out",
+        )
     if spec.chain_by is not None and spec.chain is None:
         raise InputError(
             f"chain_by = {spec.chain_by!r}, and there is no chain",
