@@ -88,6 +88,17 @@ def test_two_objects_of_a_program_have_checkpoints_of_their_own(
     assert 'Checkpoints(name="generator")' in result.value
 
 
+def test_a_training_that_would_end_as_another_one_is_refused(ranks: RankServer, tmp_path: Path) -> None:
+    """A fold of the same name would get the weights of the one before, and train for no step.
+
+    A longer training goes on from it, and the same modules may be looked at again.
+    """
+    assert [[2, 1, 0]] == ranks.run(1, "train_folds", str(tmp_path / "longer"), 2, 3)
+    (result,) = ranks.start(1, "train_folds", str(tmp_path / "folds"), 2, 2).results()
+    assert "another training without a name was completed in this program: this one" in result.value
+    assert 'Checkpoints(name="fold2")' in result.value
+
+
 def test_runs_of_one_name_share_a_directory(ranks: RankServer, tmp_path: Path) -> None:
     """Neither loads or removes the checkpoints of the other."""
     for steps, starts in ((4, [0, 0]), (2, [4, 4])):

@@ -23,7 +23,7 @@ from hpc_elastic.frameworks.torch.rank_groups import rank_groups
 from hpc_elastic.frameworks.torch.rank_tensors import differing, digests, parted
 from hpc_elastic.frameworks.torch.state_checks import ending_the_run
 from hpc_elastic.frameworks.torch.train_state import State, TrainState, load_torch
-from hpc_elastic.frameworks.torch.trees import WHERE
+from hpc_elastic.frameworks.torch.trees import WHERE, unwrapped
 from hpc_elastic.ids import Env
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
@@ -143,14 +143,18 @@ class Checkpoints:
         """Yield the steps that are left of `total`, counted from 0; load before the first, save in between.
 
         Raises:
-            InputError: as by `load`, the directory cannot be written, or `total` is no whole number.
+            InputError: as by `load`, the directory cannot be written, `total` is no whole number, or another
+                training of this name was completed in this program, and this one would make no step.
             StoreError: as by `save` and `wait`.
         """
         total = checked_total(total)
         if not self._is_idle:
             self._saves.check()
         self._total = total if total < _ENDLESS else None
-        for step in range(self.load(state), total):
+        begun = self.load(state)
+        with ending_the_run():
+            self._require_steps(begun, total, state)
+        for step in range(begun, total):
             try:
                 yield step
             except GeneratorExit:  # the loop was left, and groups of ranks may be destroyed next
@@ -159,7 +163,30 @@ class Checkpoints:
             if self.done(step + 1, state):
                 return
         self.wait()
+        _completed.setdefault(self._owner, WeakSet()).update(self._modules(state))
         self._end_memory()
+
+    def _require_steps(self, begun: int, total: int, state: State) -> None:
+        """Refuse a training that would end with the state of another one, which was completed before it.
+
+        Raises:
+            InputError: this is such a training: of the same name, with other modules.
+        """
+        modules, before = self._modules(state), _completed.get(self._owner)
+        if begun < total or before is None or not modules or any(one in before for one in modules):
+            return
+        name = self._saves.name
+        raise InputError(
+            f"another training {f'of the name {name!r}' if name else 'without a name'} was completed in this "
+            "program: this one would have its state, and make no step",
+            where=WHERE,
+            fix='give each training a name: Checkpoints(name="fold2")',
+        )
+
+    def _modules(self, state: State) -> list[Any]:
+        """Return the modules of a state, without those around them, such as DistributedDataParallel."""
+        kind = self._lib.torch.nn.Module
+        return [one for value in state.values() if isinstance(one := unwrapped(value), kind)]
 
     def _end_memory(self) -> None:
         if self._memory is not None:
@@ -471,6 +498,7 @@ class Checkpoints:
 
 
 _live: WeakSet[Checkpoints] = WeakSet()  # those of this program
+_completed: dict[tuple[str, str], WeakSet[Any]] = {}  # the modules of its trainings that made all steps
 _owners: set[tuple[str, str]] = set()  # of all that it has made, those too that have come to their end
 
 
