@@ -125,7 +125,7 @@ def test_file_options_and_command_make_one_job(workdir: Path, slurm_dir: StandIn
         (["--env", "A B=1", *WORKER], "error: --env: env = 'A B' is not the name"),
         (["-o", "foo=4", "--", "nothing"], "error: -o foo: sbatch has no option --foo"),
         (["--resume", "nowhere", "--nodes", "3"], "error: --resume: --resume queues the stored job again"),
-        (["--resume", "nowhere", "--allow-local-run-dir"], "nothing else, but got --allow-local-run-dir\n"),
+        (["--resume", "nowhere", "--allow-local-run-dir"], "the stored job again; --allow-local-run-dir cannot change it\n"),
         (["--run-dir", "train.py/x", *WORKER], "train.py is a file"),
     ],
     ids=repr,
@@ -302,15 +302,17 @@ def test_a_run_is_resumed_by_its_directory(workdir: Path, slurm_dir: StandIn, ca
 
 @pytest.mark.parametrize(("behaviour", "steps"), [("refuse", [9, 5]), ("ok", [5])])
 def test_a_run_goes_back_only_with_a_job_that_slurm_takes(
-    behaviour: str, steps: list[int], workdir: Path, slurm_dir: StandIn
+    behaviour: str, steps: list[int], workdir: Path, slurm_dir: StandIn, capsys: Capture
 ) -> None:
-    """Else a later resume without the step would go back, too."""
+    """Else a later resume without the step would go back, too; a dry run only says so."""
     paths = RunPaths(workdir / "r")
     assert 0 == main(["submit", *GOOD, "--run-dir", "r", *WORKER])
     slurm_dir.set_state("1000", "FAILED")
     for step in (5, 9):
         (workdir / str(step)).touch()
         write_mark(paths, MarkName(step, 0, 0, 1), str(workdir / str(step)), world_size=1)
+    assert 0 == main(["submit", "--resume", "r", "--from-step", "5", "--dry-run"])
+    assert "it would go on from the checkpoint of step 5\n" in capsys.readouterr().err
     slurm_dir.behave(behaviour)
     assert (behaviour == "ok") == (0 == main(["submit", "--resume", "r", "--from-step", "5"]))
     assert steps == [mark.step for mark in complete_marks(os.listdir(paths.checkpoints))]

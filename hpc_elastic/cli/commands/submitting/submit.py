@@ -82,7 +82,7 @@ def _refuse_with_resume(job_file: str | None, given: dict[str, Any], command: tu
     extra = job_file or next(iter(flags), None) or " ".join(command) or None
     if extra is not None:
         raise InputError(
-            f"--resume queues the stored job again and takes nothing else, but got {extra}",
+            f"--resume queues the stored job again; {extra} cannot change it",
             where="--resume",
             fix="edit job.sbatch in the run directory, or submit a new run",
         )
@@ -112,6 +112,8 @@ def _resume(paths: RunPaths, step: int | None, local: int | None, *, dry_run: bo
             fix=read_run(paths).command_to_go_on,
         )
     backs = [] if step is None else _ways_back(paths, step)
+    if dry_run and step is not None:
+        say_aside(f"it would go on from the checkpoint of step {step}")
     if local is None and not was_local(root):
         return _resume_in_slurm(paths, backs, dry_run=dry_run, form=form)
     if form:
