@@ -125,7 +125,7 @@ def test_file_options_and_command_make_one_job(workdir: Path, slurm_dir: StandIn
         (["--env", "A B=1", *WORKER], "error: --env: env = 'A B' is not the name"),
         (["-o", "foo=4", "--", "nothing"], "error: -o foo: sbatch has no option --foo"),
         (["--resume", "nowhere", "--nodes", "3"], "error: --resume: --resume queues the stored job again"),
-        (["--resume", "nowhere", "--allow-local-run-dir"], "the stored job again; --allow-local-run-dir cannot change it\n"),
+        (["--resume", "nowhere", "--allow-local-run-dir"], "; --allow-local-run-dir cannot change it\n"),
         (["--run-dir", "train.py/x", *WORKER], "train.py is a file"),
     ],
     ids=repr,
