@@ -152,7 +152,7 @@ def test_an_array_ends_once_and_for_all(cluster: Cluster) -> None:
     assert (Decision.FAILED, "a worker failed") == decided(spent)
     assert Decision.DONE is decided(done)[0]
     failed = cluster.shared / "failed"  # only once: a task whose script fails four times is given up
-    setup = f"test $SLURM_ARRAY_TASK_ID = 0 || ! mkdir {failed}"
+    setup = f"test $SLURM_ARRAY_TASK_ID = 0 || test -e {failed} || {{ touch {failed}; false; }}"
     broken = submit(cluster, (*SMALL, "--nodes", "1:2", "--setup", setup), plain(cluster, *SLOW, steps=4000))
     whole = ("--nodes", "1:2", "--gpus-per-node", "2")  # so that each task has a node of its own
     cancelled = submit(cluster, (*SMALL, *whole), plain(cluster, *SLOW, steps=4000))
