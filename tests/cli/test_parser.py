@@ -83,7 +83,7 @@ def test_a_command_takes_its_arguments_and_no_others(name: str) -> None:
         ("logs R -- train.py", "unrecognized arguments: train.py\n"),
         ("scale R", "the following arguments are required: -N/--nodes\n"),
         ("--nosuch", "unrecognized arguments: --nosuch\n  fix: see hpc-elastic --help"),
-        ("statuz R", "No such command 'statu'.\n  fix: did you mean status? see hpc-elastic --help"),
+        ("statuz R", "No such command 'statuz'.\n  fix: did you mean status? see hpc-elastic --help"),
         ("train.py -x", "No such command 'train.py'.\n  fix: one agent with that program: hpc-elastic run"),
     ],
 )
