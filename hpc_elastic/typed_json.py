@@ -41,6 +41,7 @@ __all__ = [
     "Prose",
     "Range",
     "Seconds",
+    "checksum_of",
     "counts",
     "decode",
     "fitting",
@@ -365,6 +366,13 @@ def _checked(places: Sequence[str], checks: Sequence[_Check], items: Iterable[An
         error.places.append(places[len(done)])
         raise
     return done
+
+
+def checksum_of(record: Any) -> int:
+    """Return the CRC-32 of the JSON form of a NamedTuple."""
+    import zlib  # noqa: PLC0415 - for records with a checksum alone
+
+    return zlib.crc32(json.dumps(record._asdict()).encode())
 
 
 def parse(data: bytes) -> Any:

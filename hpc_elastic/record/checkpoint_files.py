@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from contextlib import suppress
 
 from hpc_elastic.errors import DamagedError
@@ -15,7 +14,7 @@ from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.store import files
 from hpc_elastic.store.files import make_directory
 from hpc_elastic.store.plain_file import read_plain
-from hpc_elastic.typed_json import Count, Seconds, read
+from hpc_elastic.typed_json import Count, Seconds, checksum_of, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ class CheckpointFacts(NamedTuple):
     @property
     def sealed(self) -> CheckpointFacts:
         """The facts with their checksum."""
-        return self._replace(checksum=zlib.crc32(json.dumps(self._replace(checksum=0)._asdict()).encode()))
+        return self._replace(checksum=checksum_of(self._replace(checksum=0)))
 
 
 class FailedSave(NamedTuple):

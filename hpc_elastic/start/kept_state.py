@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import zlib
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
@@ -34,7 +33,7 @@ from hpc_elastic.start.scratch import (
     own_folder,
 )
 from hpc_elastic.store.plain_file import open_plain, read_plain
-from hpc_elastic.typed_json import Count, Seconds, read
+from hpc_elastic.typed_json import Count, Seconds, checksum_of, read
 
 RECORD: Final = "kept.json"
 FORMAT: Final = 2
@@ -83,7 +82,7 @@ class KeptState(NamedTuple):
     @property
     def sealed(self) -> KeptState:
         """The record with its checksum."""
-        return self._replace(checksum=zlib.crc32(json.dumps(self._replace(checksum=0)._asdict()).encode()))
+        return self._replace(checksum=checksum_of(self._replace(checksum=0)))
 
     @property
     def size(self) -> int:
@@ -133,7 +132,7 @@ def keep(scratch: str, mine: Mine, now: float, seconds: float) -> KeptState | No
         mine.paths.root,
         mine.node,
         newest.number,
-        _checksum(newest),
+        checksum_of(newest),
         newest.workers,
         max([step for name, step in found.items() if OWN.fullmatch(name) is None] or found.values()),
         tuple(KeptFile(name, os.stat(os.path.join(scratch, name)).st_size) for name in sorted(found)),
@@ -193,10 +192,6 @@ def _newest_round(records: Iterable[Record]) -> RoundFormed | None:
     return found[-1] if found else None
 
 
-def _checksum(formed: RoundFormed) -> int:
-    return zlib.crc32(json.dumps(formed._asdict()).encode())
-
-
 def _newer_files(scratch: str, step: int) -> dict[str, int]:
     """Return the steps of files with states that are newer than a checkpoint, by the names of the files."""
     found = {}
@@ -248,7 +243,7 @@ def _is_newest(found: KeptState, paths: RunPaths) -> bool:
         newest = _newest_round(read_records(paths))
     except HpcElasticError:
         return False
-    is_same = newest is not None and (newest.number, _checksum(newest)) == (found.round, found.formed)
+    is_same = newest is not None and (newest.number, checksum_of(newest)) == (found.round, found.formed)
     return is_same and newest_step(paths, NO_STEP) < found.step
 
 
