@@ -89,13 +89,13 @@ class RunView(NamedTuple):
         Its files are read once more where the job has ended and its end is not among them: it may have been
         recorded in between.
         """
+        unrecorded = ""
         if job is not None and job.state is JobState.ENDED and run.state.ending is None:
             newer = read_run(run.paths)
             run = newer if newer.state.last > run.state.last else run
+            unrecorded = unrecorded_end(run.paths, run.job_id) if run.state.ending is None else ""
         view = cls(run.state, run.submission, run.job_id, job, run.has_script, silent_s, run.handed_back)
-        view = view._replace(was_interrupted=run.was_interrupted)
-        if job is not None and job.state is JobState.ENDED and run.state.ending is None:
-            view = view._replace(unrecorded=unrecorded_end(run.paths, run.job_id))
+        view = view._replace(was_interrupted=run.was_interrupted, unrecorded=unrecorded)
         return view._replace(torchruns=torchrun_marks(run)) if run.is_torchruns else view
 
 
