@@ -454,9 +454,9 @@ def _add_job_options(made: Parser) -> None:
     for row in JOB.values():
         if row.name == "command":  # which stands behind --
             continue
-        group = groups.setdefault(
-            row.panel, made.add_argument_group(row.panel) if row.panel not in groups else groups[row.panel]
-        )
+        if row.panel not in groups:
+            groups[row.panel] = made.add_argument_group(row.panel)
+        group = groups[row.panel]
         names = [*filter(None, [row.written.short]), row.flag]
         if row.is_switch:
             group.add_argument(
