@@ -62,7 +62,6 @@ def test_options_of_a_script_that_a_script_writes_are_not_late(
         ("#!/bin/bash\n", "", ("HE103", 1)),
         ("srun python", "#SBATCH --time=1\nsrun python", ("HE104", 5)),
         ("--requeue", "--no-requeue", ("HE105", 2)),
-        (" --requeue", "", ("HE105", 1)),
         ("#SBATCH --open-mode=append\n", "", ("HE106", 1)),
         ("--requeue", "--requeue --signal=B:USR1@60", ("HE107", 2)),
         ("srun python", "exec srun python", ("HE108", 5)),
@@ -83,6 +82,28 @@ def test_options_of_a_script_that_a_script_writes_are_not_late(
         ("srun python", 'GO="exec srun"\n$GO python', ("HE108", 6)),
         ("srun python", "OPTIONS=--kill-on-bad-exit\nsrun -n 4 $OPTIONS python", ("HE113", 6)),
         ("trap :", 'AGAIN="scontrol requeue $SLURM_JOB_ID"\n$AGAIN\ntrap :', ("HE111", 5)),
+        ("srun python", "conda activate llm\nsrun python", ("HE115", 5)),
+        ("srun python", "micromamba activate llm\nsource later.sh\nsrun python", ("HE115", 5)),
+        ("--requeue", "--requeue --export=A=1", ("HE116", 2)),
+        ("--requeue", "--requeue --export=NONE", ("HE116", 2)),
+        ("srun python", "srun --export=NCCL_DEBUG=INFO python", ("HE116", 5)),
+        ("--requeue", "--requeue --output=no/such/%j.out", ("HE117", 2)),
+        ("--requeue", "--requeue -e no/such/%j.err", ("HE117", 2)),
+        ("--requeue", "--requeue --chdir=$HOME/run", ("HE118", 2)),
+        ("--requeue", "--requeue --output=~/%j.out", ("HE118", 2)),
+        ("train.py", "train.py | tee log.txt", ("HE119", 5)),
+        ("train.py", "train.py 2>&1 |& tee -a log.txt", ("HE119", 5)),
+        ("srun python", "export RANK=$SLURM_PROCID\nsrun python", ("HE121", 5)),
+        ("train.py", "train.py --node ${SLURM_NODEID}", ("HE121", 5)),
+        ("srun python", 'srun bash -c "python train.py $SLURM_LOCALID"; srun python', ("HE121", 5)),
+        ("srun python", "OUT=runs/$(date +%s)\nsrun python", ("HE124", 5)),
+        ("srun python", "export WANDB_RUN_ID=$(openssl rand -hex 4)\nsrun python", ("HE124", 5)),
+        ("train.py", "train.py --output_dir runs/$(date +%F)", ("HE124", 5)),
+        ("srun python train.py", "rm -rf out && mkdir out\nsrun python train.py --out out", ("HE125", 5)),
+        ("srun python", "rm -r ckpts/*\nsrun python", ("HE125", 5)),
+        ("srun python", "LAST=$(ls ckpt_*.pt | sort | tail -n 1)\nsrun python", ("HE126", 5)),
+        ("srun python", "LAST=`ls out/step-* | tail -1`\nsrun python", ("HE126", 5)),
+        ("srun python", 'cd "$(dirname "$0")"\nsrun python', ("HE128", 5)),
     ],
 )
 def test_each_pitfall_of_a_job_script_is_found_in_its_line(
@@ -91,6 +112,81 @@ def test_each_pitfall_of_a_job_script_is_found_in_its_line(
     """One change of a good script is one finding, with the line to look at."""
     assert old in GOOD
     assert [expected] == linted(tmp_path, capfd, GOOD.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("python", "--gpus=1 torchrun --nproc-per-node=$SLURM_GPUS_PER_NODE", ("HE120", 6)),
+        ("python", "torchrun", ("HE122", 6)),
+        ("srun python", "torchrun", ("HE123", 6)),
+        ("srun python", "accelerate launch", ("HE123", 6)),
+    ],
+)
+def test_each_pitfall_of_a_launcher_is_found_beside_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], old: str, new: str, expected: tuple[str, int]
+) -> None:
+    """Typed GPUs as a number of processes, a launcher in each task, and one on the first node only."""
+    text = GOOD.replace(
+        "#SBATCH --open", "#SBATCH --gpus-per-node=a100:4 --ntasks-per-node=4\n#SBATCH --open"
+    )
+    found = linted(tmp_path, capfd, text.replace(old, new, 1))
+    assert expected in found
+    assert {"HE114", "HE120", "HE122", "HE123"} >= {code for code, _ in found}
+
+
+def test_a_trap_that_comes_too_late_is_found(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The shell waits for a command in the foreground; below `wait` it hears the signal at once."""
+    text = GOOD.replace("--requeue", "--requeue --signal=B:USR1@60").replace(
+        "trap :", "trap 'touch x' USR1 #"
+    )
+    late = text.replace("srun python", "python")
+    assert [("HE127", 4)] == linted(tmp_path, capfd, late)
+    assert [] == linted(tmp_path, capfd, late.replace("train.py", "train.py &\nwait\nwait"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'eval "$(conda shell.bash hook)"\nconda activate llm',
+        "source ~/miniconda3/etc/profile.d/conda.sh\nconda activate llm",
+        "module load anaconda\nconda activate llm",
+        "srun --export=ALL,NCCL_DEBUG=INFO python x",
+        "set -euo pipefail\npython x | tee log.txt",
+        "echo hello | tee log.txt",
+        'python x | tee log.txt\nexit "${PIPESTATUS[0]}"',
+        "srun bash -c 'python x $SLURM_PROCID'",
+        'srun bash -c "python x \\$SLURM_PROCID"',
+        "echo node $SLURM_NODEID",
+        "LOG=logs/$(date +%s).txt",
+        "OUT=runs/$SLURM_JOB_ID",
+        "rm -rf /tmp/ckpt",
+        "rm -rf __pycache__",
+        "LAST=$(ls -t ckpt_*.pt | head -n 1)",
+        "LAST=$(ls ckpt_*.pt | sort -V | tail -n 1)",
+        "ls *.csv | tail -n 1",
+        'cat <<END\n$SLURM_PROCID $(dirname "$0") conda activate x\nEND',
+        "# OUT=$(date) conda activate x",
+    ],
+)
+def test_what_is_right_is_no_mistake(tmp_path: Path, capfd: pytest.CaptureFixture[str], line: str) -> None:
+    """A hook, a marked pipe, a rank read in the task, names that stay, directories that no start needs."""
+    assert [] == linted(tmp_path, capfd, f"{GOOD}{line}\n")
+
+
+def test_the_directory_of_the_output_is_looked_for_where_the_job_runs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below `--chdir`, else below the directory in which lint runs; names of sbatch's own are not known."""
+    monkeypatch.chdir(tmp_path)
+    for wanted in ("--output=logs/%j.out", f"--chdir={tmp_path}/there --output=logs/%j.out"):
+        text = GOOD.replace("--requeue", f"--requeue {wanted}")
+        assert [("HE117", 2)] == linted(tmp_path, capfd, text)
+        Path("there/logs").mkdir(parents=True, exist_ok=True)
+        Path("logs").mkdir(exist_ok=True)
+        assert [] == linted(tmp_path, capfd, text)
+        Path("there/logs").rmdir()
+    assert [] == linted(tmp_path, capfd, GOOD.replace("--requeue", "--requeue -o %x/%j.out"))
 
 
 @pytest.mark.parametrize(
@@ -152,6 +248,25 @@ for step in range(saved.step if saved else 0, 9):
         (f"{TRAINED}import signal\nsignal.signal(signal.SIGTERM, print)\n", [("HE206", 9)]),
         ("from hpc_elastic.frameworks.torch import Checkpoints\n", []),
         ("x = (\n", [("HE201", 1)]),
+        ("import lightning as L\n\ntrainer = L.Trainer()\n", [("HE207", 3)]),
+        ("from transformers import Trainer\nTrainer(None)\n", [("HE207", 2)]),
+        ("from accelerate import Accelerator\na = Accelerator()\n", [("HE207", 2)]),
+        (
+            "import lightning as L\nfrom hpc_elastic.frameworks import lightning\nL.Trainer()\n",
+            [],
+        ),
+        (f"{TRAINED}plugin = SLURMEnvironment(auto_requeue=True)\n", [("HE208", 8)]),
+        (f'{TRAINED}run(["scontrol", "requeue", job])\n', [("HE208", 8)]),
+        (f'{TRAINED}os.system(f"scontrol requeue {{job}}")\n', [("HE208", 8)]),
+        (f'{TRAINED}out = time.strftime("runs/%H%M")\n', [("HE209", 8)]),
+        (f'{TRAINED}out = f"runs/{{datetime.now():%H%M}}"\n', [("HE209", 8)]),
+        (f'{TRAINED}print(f"{{time.time() - begin}} s/step")\nt = time.strftime("%H:%M")\n', []),
+        (f'{TRAINED}wandb.init(project="demo")\n', [("HE209", 8)]),
+        (f'{TRAINED}wandb.init(project="demo", id=job, resume="allow")\n', []),
+        (f'{TRAINED}os.environ["WANDB_RUN_ID"] = job\nwandb.init()\n', []),
+        (f'{TRAINED}found = sorted(glob.glob("ckpt_*.pt"))\nload(found[-1])\n', [("HE210", 8)]),
+        (f'{TRAINED}load(max(Path("out").glob("step-*")))\n', [("HE210", 8)]),
+        (f'{TRAINED}load(sorted(glob("ckpt_*.pt"), key=number)[-1])\nload(sorted(glob("*.csv"))[-1])\n', []),
     ],
 )
 def test_each_pitfall_of_a_training_script_is_found(
@@ -248,11 +363,11 @@ def test_findings_are_lines_that_editors_understand(
 ) -> None:
     """File, line, code and text; then how many there are, and how to read more."""
     file = tmp_path / "job.sbatch"
-    file.write_text(GOOD.replace(" --requeue", "").replace("#SBATCH --open-mode=append\n", ""))
+    file.write_text(GOOD.replace("srun", "exec srun").replace("#SBATCH --open-mode=append\n", ""))
     assert 1 == app.run(["lint", str(file)])
     assert (
-        f"{file}:1: HE105 the job is not requeued\n{file}:1: HE106 a requeue empties the log\n"
-        "2 findings, 1 can be fixed with --fix; hpc-elastic lint --explain HE105\n"
+        f"{file}:1: HE106 a requeue empties the log\n{file}:4: HE108 exec replaces the script by srun\n"
+        "2 findings, 1 can be fixed with --fix; hpc-elastic lint --explain HE106\n"
     ) == capfd.readouterr().out
 
 

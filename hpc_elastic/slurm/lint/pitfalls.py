@@ -32,12 +32,30 @@ class Pitfall(str, Enum):
     HALF_NO_KILL = "HE112"
     KILL_ON_BAD_EXIT = "HE113"
     TORCHRUN = "HE114"
+    NO_HOOK = "HE115"
+    EXPORT_DROPS = "HE116"
+    NO_OUTPUT_DIRECTORY = "HE117"
+    VARIABLE_IN_OPTION = "HE118"
+    FAILURE_HIDDEN = "HE119"
+    GPUS_TYPED = "HE120"
+    RANK_OF_BATCH = "HE121"
+    LAUNCHER_PER_TASK = "HE122"
+    ONE_NODE = "HE123"
+    NEW_NAME = "HE124"
+    REMOVES = "HE125"
+    SORTED_AS_TEXT = "HE126"
+    TRAP_WAITS = "HE127"
+    SPOOLED = "HE128"
     PYTHON_SYNTAX = "HE201"
     NO_TICK = "HE202"
     NO_MARK = "HE203"
     NO_STOP = "HE204"
     NO_RESUME = "HE205"
     OWN_HANDLER = "HE206"
+    NO_CALLBACK = "HE207"
+    OTHER_REQUEUE = "HE208"
+    NEW_NAME_IN_PROGRAM = "HE209"
+    SORTED_AS_TEXT_IN_PROGRAM = "HE210"
     JOB_FILE = "HE301"
 
 
@@ -81,9 +99,9 @@ RULES: Mapping[Pitfall, Rule] = {
     ),
     Pitfall.NO_REQUEUE: Rule(
         "the job is not requeued",
-        "A preempted job, or one that has lost a node, ends for good: the script has `--no-requeue`, or "
-        "leaves the choice to the site (`JobRequeue`).",
-        "Add `#SBATCH --requeue`, if the program continues from its last checkpoint.",
+        "With `--no-requeue` a preempted job, or one that has lost a node, ends for good. Without it Slurm "
+        "requeues such a job (`JobRequeue=1`, its default).",
+        "Write `--requeue`, if the program continues from its last checkpoint.",
     ),
     Pitfall.LOG_TRUNCATED: Rule(
         "a requeue empties the log",
@@ -136,6 +154,86 @@ RULES: Mapping[Pitfall, Rule] = {
         "whether and from where the run continues.",
         "`hpc-elastic adopt SCRIPT` shows the lines that change.",
     ),
+    Pitfall.NO_HOOK: Rule(
+        "the shell of a job does not know `conda activate`",
+        "A job's shell reads no `~/.bashrc`, in which conda defines `activate`. The line fails, and the "
+        "Python of the system runs the program.",
+        'Write `eval "$(conda shell.bash hook)"` above the line.',
+    ),
+    Pitfall.EXPORT_DROPS: Rule(
+        "the tasks get only a part of the environment",
+        "`--export` without ALL hands on only the variables that it names. srun takes the option over from "
+        "the header (`SLURM_EXPORT_ENV`): PATH, modules and an activated environment do not reach its tasks.",
+        "Write `--export=ALL,NAME=VALUE`; below a header with NONE give srun `--export=ALL`.",
+    ),
+    Pitfall.NO_OUTPUT_DIRECTORY: Rule(
+        "the directory of the output does not exist",
+        "Slurm makes no directories: the job fails when it starts, without a line of output. A `mkdir` in "
+        "the script comes too late.",
+        "Make the directory before the job is submitted.",
+    ),
+    Pitfall.VARIABLE_IN_OPTION: Rule(
+        "a variable in an #SBATCH line",
+        "sbatch does not expand variables or `~` in these lines; it takes them as they stand.",
+        "Write the value, or one of sbatch's own names (`%u` user, `%j` job), or give the option on the "
+        "command line of sbatch.",
+    ),
+    Pitfall.FAILURE_HIDDEN: Rule(
+        "`| tee` hides a failure",
+        "The exit code of a pipe is that of its last command: a program that fails looks as if it were "
+        "done, and the next command runs.",
+        "Write `set -o pipefail` above the line.",
+    ),
+    Pitfall.GPUS_TYPED: Rule(
+        "a number of GPUs with a type in it",
+        "The variable has the text of the option, for example `a100:4`, which is no number of processes.",
+        "Use `$SLURM_GPUS_ON_NODE`, which is a number.",
+    ),
+    Pitfall.RANK_OF_BATCH: Rule(
+        "a rank is read in the batch script",
+        "The batch script runs once, on the first node: its `SLURM_PROCID`, `SLURM_NODEID` and "
+        "`SLURM_LOCALID` are 0. All tasks get that 0.",
+        "Read it in the task: `srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'`, in single quotes.",
+    ),
+    Pitfall.LAUNCHER_PER_TASK: Rule(
+        "each task starts a launcher",
+        "A launcher starts the workers of a whole node. Several of them on a node start each worker several "
+        "times, and their ports and GPUs collide.",
+        "Give `--ntasks-per-node=1`, with all GPUs and CPUs of a node for that task.",
+    ),
+    Pitfall.ONE_NODE: Rule(
+        "a launcher runs on the first node only",
+        "The batch script runs on the first node. Without srun nothing starts on the others: the launcher "
+        "waits for them, or the job pays for nodes that it does not use.",
+        "Start the launcher with `srun --ntasks-per-node=1`.",
+    ),
+    Pitfall.NEW_NAME: Rule(
+        "an output or a run has another name at each start",
+        "A requeued job starts the script anew. With a new name it does not find its checkpoints, and begins "
+        "at step 0.",
+        "Use a name that a requeue keeps, for example `$SLURM_JOB_ID`.",
+    ),
+    Pitfall.REMOVES: Rule(
+        "each start removes files that a requeue needs",
+        "A requeued job starts the script anew, and its checkpoints are gone.",
+        'Remove it only at the first start: `[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] || rm -r ...`.',
+    ),
+    Pitfall.SORTED_AS_TEXT: Rule(
+        "the newest checkpoint is looked for by its name",
+        "Names are sorted as text: `step_900` comes behind `step_1000`. A start may go on from an old one.",
+        "Sort by the number: `sort -V`.",
+    ),
+    Pitfall.TRAP_WAITS: Rule(
+        "the trap runs only when the program has ended",
+        "A shell handles a signal when its command in the foreground has ended, which is after the "
+        "time limit.",
+        "Run the program in the background (`&`) and `wait` for it, twice: the signal ends the first one.",
+    ),
+    Pitfall.SPOOLED: Rule(
+        "the script looks for its own directory",
+        "Slurm runs a copy of the script in a directory of its own, so `$0` and `BASH_SOURCE` name that.",
+        "Use `$SLURM_SUBMIT_DIR`, or a full path.",
+    ),
     Pitfall.PYTHON_SYNTAX: Rule(
         "Python cannot read the script",
         "The job is queued, waits for its nodes, and its workers end at once.",
@@ -166,6 +264,28 @@ RULES: Mapping[Pitfall, Rule] = {
         "Ranks get a signal at different steps, so those that leave their loop first hang the others. With "
         "should_stop the agent agrees on one step for all ranks, and sends the signal only as a last resort.",
         "Use `worker.should_stop()` in place of the handler.",
+    ),
+    Pitfall.NO_CALLBACK: Rule(
+        "the framework's loop has no callback of hpc_elastic",
+        "Steps, checkpoints and requests to stop are not known: a preemption ends the run unsaved, and a "
+        "hang is not noticed.",
+        "Add the callback; the finding says which.",
+    ),
+    Pitfall.OTHER_REQUEUE: Rule(
+        "the program requeues its job itself",
+        "Two that requeue get in each other's way. scancel sends the same signals as a preemption, so such a "
+        "program brings back a job that its user has cancelled.",
+        "Leave it out (`auto_requeue=False`): below `hpc-elastic` the end of the job decides.",
+    ),
+    Pitfall.NEW_NAME_IN_PROGRAM: Rule(
+        "an output or a run has another name at each start",
+        "A requeued job starts the program anew. With a new name it does not find its checkpoints.",
+        'Use a name that a requeue keeps, for example `os.environ["SLURM_JOB_ID"]`.',
+    ),
+    Pitfall.SORTED_AS_TEXT_IN_PROGRAM: Rule(
+        "the newest checkpoint is looked for by its name",
+        "Names are sorted as text: `step_900` comes behind `step_1000`. A start may go on from an old one.",
+        "Sort by the number, or ask `worker.latest_checkpoint()`.",
     ),
     Pitfall.JOB_FILE: Rule(
         "submit would refuse the job file",

@@ -1,155 +1,14 @@
-"""The pitfalls of a job script, ours or a user's own. Pure.
-
-Its commands are found first, with those in a variable or in the words of another shell.
-"""
+"""The pitfalls of a job script, ours or a user's own. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.slurm.job.shell_text import COMMENT, DOCUMENT, QUOTED, Part, code_of, parts
+from hpc_elastic.slurm.job.shell_text import DOCUMENT, code_of
+from hpc_elastic.slurm.lint.commands import ScriptCommand, commands_of
+from hpc_elastic.slurm.lint.mistakes import JobScript, mistakes
 from hpc_elastic.slurm.lint.pitfalls import BOM, LintFinding, Pitfall
-
-_SRUN = re.compile(r"(?<![\w./-])srun(?![\w./-])")
-_ASSIGNED = re.compile(
-    r"\s*(?:(?:export|readonly|local|declare|typeset)\s+(?:-\w+\s+)*)?([A-Za-z_]\w*)(\+?=)"
-)
-_VALUE_ALONE = re.compile(rf"([^\s{COMMENT}]*)\s*{COMMENT}*\s*\Z")
-_USED = re.compile(r"\"?\$(?:\{([A-Za-z_]\w*)(?:\[[@*]\]|:?-[^{}]*)?\}|([A-Za-z_]\w*))\"?")
-_OTHER_SHELL = re.compile(r"(?<![\w-])(?:(?:ba|z|k|da)?sh\s+(?:-\w+\s+)*-\w*c|eval)\s+\Z")
-_LONGEST = 1 << 13  # of a command with its variables [characters]: a variable may be put together of others
-
-
-class ScriptCommand(NamedTuple):
-    """A command of a script.
-
-    Args:
-        line: of the script where it stands, from 1.
-        code: its text with marks for quoted text, and with the text of its variables.
-        runs: the same with the words that it gives to a shell of its own.
-        text: as it stands in the script.
-        after: the operator behind it.
-    """
-
-    line: int
-    code: str
-    runs: str
-    text: str
-    after: str
-
-    @property
-    def starts_srun(self) -> bool:
-        """Whether it runs srun."""
-        return _SRUN.search(self.code) is not None
-
-    @property
-    def srun_options(self) -> str:
-        """The options of srun: the words up to the first that is neither an option nor its value."""
-        srun = _SRUN.search(self.code)
-        words = self.code[srun.end() :].split() if srun else []
-        before = ["", *words]
-        ends = (n for n, word in enumerate(words) if word[0] != "-" and not before[n].startswith("-"))
-        return " ".join(words[: next(ends, None)])
-
-
-def commands_of(text: str, code: str) -> list[ScriptCommand]:
-    """Return the commands of a script; one that only gives a variable its text runs nothing.
-
-    A variable has the text of the last assignment above its use, also where that stands in another branch.
-
-    Args:
-        text: the script.
-        code: the same with marks, see `code_of`.
-    """
-    found: list[ScriptCommand] = []
-    values: dict[str, str] = {}
-    rest = iter(parts(code))
-    for part in rest:
-        own, said = code[part.start : part.end], text[part.start : part.end]
-        name = _ASSIGNED.match(own)
-        given = None if name is None else _given(text, code, name.end(), part, rest)
-        if name is not None and given is not None:
-            before = f"{values.get(name[1], '')} " if name[2] == "+=" else ""
-            values[name[1]] = f"{before}{_filled(given, values)}"[:_LONGEST]
-            continue
-        begin = part.start + len(own) - len(own.lstrip())
-        used = list(_variables(said, own, values))
-        found.append(
-            ScriptCommand(
-                text.count("\n", 0, begin) + 1,
-                _replaced(own, used),
-                _replaced(own, sorted([*used, *_words_of_a_shell(said, own, values)])),
-                said,
-                part.after,
-            )
-        )
-    return found
-
-
-def _given(text: str, code: str, at: int, part: Part, rest: Iterator[Part]) -> str | None:
-    """Return the text that a command gives to a variable, if it does nothing else.
-
-    Args:
-        text: the script.
-        code: the same with marks.
-        at: where the value begins in the command.
-        part: the command.
-        rest: the commands behind it; those that are the words of a list are taken out.
-    """
-    own = code[part.start : part.end]
-    if part.after == "(" and not own[at:].strip():
-        inner = [part]
-        while inner[-1].after != ")" and (more := next(rest, None)) is not None:
-            inner.append(more)
-        return text[part.end + 1 : inner[-1].end]
-    value = _VALUE_ALONE.match(own, at)
-    if value is None:
-        return None
-    start = part.start + at
-    return _unquoted(text[start : start + len(value[1])])
-
-
-def _unquoted(word: str) -> str:
-    return word[1:-1] if len(word) > 1 and word[0] == word[-1] and word[0] in "'\"" else word
-
-
-def _filled(value: str, values: dict[str, str]) -> str:
-    """Return a text with those of its variables that are known."""
-    return _USED.sub(lambda used: values.get(used[1] or used[2], used[0]), value[:_LONGEST])
-
-
-def _replaced(own: str, words: list[tuple[int, int, str]]) -> str:
-    """Return the code of a command in which some parts, in order, have another text."""
-    at, pieces = 0, []
-    for start, end, value in words:
-        if start >= at:
-            pieces += [own[at:start], code_of(value)]
-            at = end
-    return "".join([*pieces, own[at:]])
-
-
-def _variables(text: str, own: str, values: dict[str, str]) -> Iterator[tuple[int, int, str]]:
-    """Yield the variables that the shell splits into words, and lists and words in quotes of their own."""
-    for used in _USED.finditer(text):
-        value = values.get(used[1] or used[2])
-        start, end = used.span()
-        is_quoted = own[start] == QUOTED
-        is_whole = text[start] == '"' == text[end - 1] and QUOTED not in (
-            own[:start][-1:],
-            own[end : end + 1],
-        )
-        if value is not None and own[start] not in (COMMENT, DOCUMENT) and (is_whole or not is_quoted):
-            yield start, end, value
-
-
-def _words_of_a_shell(text: str, own: str, values: dict[str, str]) -> Iterator[tuple[int, int, str]]:
-    """Yield the quoted words behind ``bash -c`` and ``eval``."""
-    for quoted in re.finditer(f"{QUOTED}+", own):
-        if _OTHER_SHELL.search(own, 0, quoted.start()):
-            yield *quoted.span(), _filled(_unquoted(text[quoted.start() : quoted.end()]), values)
-
 
 _OPTION = re.compile(r"#SBATCH\s+(.*)")
 _TORCHRUN = re.compile(r"(?<![\w./-])torchrun(?![\w-])|torch\.distributed\.(?:run|launch)(?!\w)")
@@ -161,12 +20,15 @@ _NO_KILL = re.compile(r"(?<!\S)(?:--no-kill|-k)(?!\S)")
 _FINISHES = re.compile(r"(?<![\w-])finish(?![\w-])")
 
 
-def script_findings(text: str, *, is_shell: bool = True) -> list[LintFinding]:
+def script_findings(
+    text: str, *, is_shell: bool = True, is_directory: Callable[[str], bool] = lambda _: True
+) -> list[LintFinding]:
     """Return the pitfalls of a job script, in the order of its lines.
 
     Args:
         text: of the script.
         is_shell: its commands are those of a shell; otherwise only the options for sbatch are looked at.
+        is_directory: tells whether a path is a directory; relative paths begin where sbatch is called.
     """
     plain = text.removeprefix(BOM).replace("\r\n", "\n")
     found = [LintFinding(1, Pitfall.WINDOWS_TEXT)] if plain != text else []
@@ -174,7 +36,8 @@ def script_findings(text: str, *, is_shell: bool = True) -> list[LintFinding]:
         found.append(LintFinding(1, Pitfall.NO_SHEBANG))
     code = code_of(plain) if is_shell else plain
     commands, (options, late) = commands_of(plain, code) if is_shell else [], _options(plain, code)
-    found += _of_options(options, late)
+    found += _of_options(options, late, commands)
+    found += mistakes(JobScript(plain, code if is_shell else "", options, commands, is_directory))
     found += _of_commands(commands)
     if not (_FINISHES.search(code) or any(_FINISHES.search(one.runs) for one in commands)):
         found += _of_sruns(commands)
@@ -196,17 +59,26 @@ def _options(text: str, code: str) -> tuple[dict[int, str], dict[int, str]]:
     return read, late
 
 
-def _of_options(read: dict[int, str], late: dict[int, str]) -> Iterator[LintFinding]:
+def _of_options(
+    read: dict[int, str], late: dict[int, str], commands: list[ScriptCommand]
+) -> Iterator[LintFinding]:
     for line, option in late.items():
         yield LintFinding(line, Pitfall.LATE_OPTION, f"sbatch does not read #SBATCH {option}")
     refused = [line for line, option in read.items() if "--no-requeue" in option.split()]
-    if refused or not any("--requeue" in option.split() for option in read.values()):
-        yield LintFinding(refused[0] if refused else 1, Pitfall.NO_REQUEUE)
-    if not any(re.search(r"--open-mode[= ]a", option) for option in read.values()):
+    if refused:
+        yield LintFinding(refused[0], Pitfall.NO_REQUEUE)
+    elif not any(re.search(r"--open-mode[= ]a", option) for option in read.values()):
         yield LintFinding(1, Pitfall.LOG_TRUNCATED)
     for line, option in read.items():
-        if re.search(r"--signal[= ]R?BR?:", option):
+        signal = re.search(r"--signal[= ]R?BR?:(\w+)", option)
+        if signal is not None and not _has_own_trap(signal[1].removeprefix("SIG"), commands):
             yield LintFinding(line, Pitfall.SIGNAL_TO_BATCH)
+
+
+def _has_own_trap(signal: str, commands: list[ScriptCommand]) -> bool:
+    """Return whether a script does something at a signal; ``trap :`` does nothing."""
+    words = rf"\s*trap\s+(?!:\s|''|\"\"|-\s).*\b(?:SIG)?{signal}\b"
+    return any(re.match(words, one.text, re.DOTALL) for one in commands)
 
 
 def _of_commands(commands: list[ScriptCommand]) -> Iterator[LintFinding]:

@@ -1,0 +1,323 @@
+"""Mistakes that show at the first start, or at the first requeue: environment, output, ranks, names. Pure."""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from hpc_elastic.named_tuple import NamedTuple
+from hpc_elastic.slurm.job.shell_text import COMMENT, DOCUMENT, parts
+from hpc_elastic.slurm.lint.commands import ScriptCommand
+from hpc_elastic.slurm.lint.pitfalls import LintFinding, Pitfall
+
+LAUNCHER = re.compile(
+    r"(?<![\w.-])(?:torchrun|torch\.distributed\.(?:run|launch)|accelerate\s+launch|deepspeed)(?![\w-])"
+)
+_TRAINS = re.compile(
+    r"(?<![\w.-])(?:srun|python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec|uv|poetry|apptainer|"
+    r"singularity|Rscript|julia)(?![\w-])"
+)
+_REACHES_NODES = re.compile(
+    r"(?<![\w-])(?:srun|mpirun|mpiexec|mpiexec\.hydra|ssh|pdsh|clush|parallel|deepspeed|ray|hpc-elastic)"
+    r"(?![\w-])"
+)
+_LOGIN_SHELL = re.compile(r"#!.*\s(?:-\w*[li]|--login)\b")
+_ACTIVATES = re.compile(r"\s*(conda|mamba|micromamba)\s+activate\b")
+_HOOKS = {
+    "conda": "conda shell.bash hook",
+    "mamba": "mamba shell hook --shell bash",
+    "micromamba": "micromamba shell hook --shell bash",
+}
+_MAY_HOOK = re.compile(
+    r"\s*(?:(?:source|\.|eval|module|ml)\s|(?:function\s+)?(?:conda|mamba|micromamba)\s*\()"
+)
+_PIPEFAIL = re.compile(r"(?<![\w-])set\s[^\n;&|]*\bpipefail\b")
+_SINGLE_QUOTED = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
+_RANK = re.compile(r"\$\{?(SLURM_(?:PROCID|LOCALID|NODEID))\b")
+_TYPED = re.compile(r"[A-Za-z]")
+_SETS = re.compile(r"\s*(?:export\s+|declare\s+(?:-\w+\s+)*|readonly\s+)?([A-Za-z_]\w*)=")
+_IS_OF_A_RUN = re.compile(r"OUT|DIR|RUN|_ID|NAME|EXP|SAVE|CKPT|CHECKPOINT|FOLDER|PATH", re.IGNORECASE)
+_IS_A_LOG = re.compile(r"LOG|PORT|SEED|START|TIME", re.IGNORECASE)
+_NEW_EACH_TIME = re.compile(
+    r"\$\(\s*date\b|`\s*date\b|\$\{?(?:RANDOM|EPOCHSECONDS)\b|uuidgen|openssl\s+rand|/proc/sys/kernel/random/uuid"
+)
+_OUTPUT_OPTION = re.compile(
+    r"--?(?:(?:output|out|save|ckpt|checkpoint|work|run|exp|results?)[-_.]?(?:dir|path|folder)?|exp[-_]?name|"
+    r"run[-_]?(?:name|id))[= ]\S*"
+)
+_REMOVES = re.compile(r"\s*(?:\w+=\S*\s+)*rm\s+((?:-\S+\s+)*)(.*)", re.DOTALL)
+_SCRATCH = re.compile(r"\"?(?:/tmp|/dev/shm|\$\{?(?:TMPDIR|SLURM_TMPDIR|TMP)\b)")
+_NEWEST_BY_NAME = re.compile(
+    r"(?<![\w-])ls\b((?:\s+-\S+)*)[^|\n]*(?:ckpt|checkpoint|step|epoch)[^|\n]*"
+    r"\|\s*(?:sort\b((?:\s+-\S+)*)[^|\n]*\|\s*)?(?:tail|head)\b",
+    re.IGNORECASE,
+)
+_ACTION = re.compile(r"\s*trap\s+(\"[^\"]*\"|'[^']*'|\S+)((?:\s+\S+)+)")
+_SPOOLED = re.compile(r"dirname[^|;&\n]*\$\{?(?:0\b|BASH_SOURCE)|\$\{(?:0|BASH_SOURCE(?:\[0\])?)%/\*\}")
+_VARIABLE = re.compile(r"\$(?:\{\w+[^}]*\}|[A-Za-z_]\w*)")
+_STARTS_ITSELF = re.compile(r"(?<![\w-])srun\s[^\n]*(?:\$\{?0\b|BASH_SOURCE)")
+
+
+class JobScript(NamedTuple):
+    """A job script whose shell can read it.
+
+    Args:
+        text: of it.
+        code: the same with marks, see `code_of`.
+        options: the words behind each ``#SBATCH`` that sbatch reads, by their line.
+        commands: of it, in order.
+        is_directory: tells whether a path is a directory; relative paths begin where sbatch is called.
+    """
+
+    text: str
+    code: str
+    options: Mapping[int, str]
+    commands: list[ScriptCommand]
+    is_directory: Callable[[str], bool]
+
+    def values(self, name: str, short: str = "") -> Iterator[tuple[int, str]]:
+        """Yield the values of an option for sbatch, each with its line.
+
+        Args:
+            name: of the option, without dashes.
+            short: its letter, if it has one.
+        """
+        names = rf"--{name}(?:=|\s+)" + (rf"|-{short}\s*" if short else "")
+        for line, words in self.options.items():
+            for found in re.finditer(rf"(?<!\S)(?:{names})(\"[^\"]*\"|'[^']*'|\S+)", words):
+                yield line, found[1].strip("\"'")
+
+    def number(self, name: str, short: str = "") -> int | None:
+        """Return the value of an option that is a plain number; the last one counts."""
+        given = [value for _, value in self.values(name, short)]
+        return int(given[-1]) if given and given[-1].isdecimal() else None
+
+    @property
+    def first_training(self) -> int:
+        """The index of the first command that may be a training; behind all, if there is none."""
+        found = (n for n, one in enumerate(self.commands) if _TRAINS.search(one.runs))
+        return next(found, len(self.commands))
+
+    @property
+    def assignments(self) -> Iterator[tuple[int, str, str]]:
+        """The line, the name and the text of each assignment of a variable."""
+        for part in parts(self.code):
+            own = self.code[part.start : part.end]
+            name = _SETS.match(own)
+            if name is not None:
+                begin = part.start + len(own) - len(own.lstrip())
+                said = self.text[part.start : part.end]
+                yield self.text.count("\n", 0, begin) + 1, name[1], said[name.end() :]
+
+
+def mistakes(script: JobScript) -> Iterator[LintFinding]:
+    """Yield the mistakes in a job script."""
+    rules = (
+        _environments,
+        _exports,
+        _output_directories,
+        _variables_in_options,
+        _hidden_failures,
+        _typed_gpus,
+        _ranks,
+        _launchers_per_task,
+        _one_node_of_many,
+        _changing_names,
+        _removals,
+        _newest_by_name,
+        _late_traps,
+        _spooled,
+    )
+    for rule in rules:
+        yield from rule(script)
+
+
+def expanded(text: str) -> str:
+    """Return the part of a command that the shell expands: no words in single quotes, no escaped marks."""
+
+    def kept(found: re.Match[str]) -> str:
+        word = found[0]
+        return re.sub(r"\\.", "", word, flags=re.DOTALL) if word[0] == '"' else " " * len(word)
+
+    return _SINGLE_QUOTED.sub(kept, text)
+
+
+def _environments(script: JobScript) -> Iterator[LintFinding]:
+    if _LOGIN_SHELL.match(script.text.partition("\n")[0]):
+        return
+    for one in script.commands:
+        if _MAY_HOOK.match(one.code):
+            return  # the functions that it defines are not known here
+        found = _ACTIVATES.match(one.code)
+        if found is not None:
+            words = _HOOKS[found[1]]
+            yield LintFinding(one.line, Pitfall.NO_HOOK, fix=f'write `eval "$({words})"` above the line')
+            return
+
+
+def _exports(script: JobScript) -> Iterator[LintFinding]:
+    passed_on = re.search(r"(?<![\w])SLURM_EXPORT_ENV\b", script.text) is not None
+    sruns = [one for one in script.commands if one.starts_srun]
+    of_sruns = [_export_of(one) for one in sruns]
+    for line, value in script.values("export"):
+        if _drops(value) and not passed_on and (None in of_sruns or not sruns):
+            yield LintFinding(
+                line, Pitfall.EXPORT_DROPS, f"--export={value} drops the rest of the environment"
+            )
+    for one, own in zip(sruns, of_sruns, strict=True):
+        if own is not None and _drops(own):
+            yield LintFinding(one.line, Pitfall.EXPORT_DROPS, f"srun --export={own} drops the rest")
+
+
+def _export_of(command: ScriptCommand) -> str | None:
+    found = re.search(r"(?<!\S)--export(?:=|\s+)(\S+)", command.srun_options)
+    return None if found is None else found[1]
+
+
+def _drops(value: str) -> bool:
+    return not any(word.upper() == "ALL" for word in value.split(","))
+
+
+def _output_directories(script: JobScript) -> Iterator[LintFinding]:
+    base = next((value for _, value in script.values("chdir", "D")), "")
+    for option, short in (("output", "o"), ("error", "e")):
+        for line, value in script.values(option, short):
+            directory = os.path.dirname(os.path.join(base, value))
+            is_known = directory and not re.search(r"[%$~\\]", directory)
+            is_made = f"HPC_ELASTIC_RUN_DIR={directory}\n" in script.text  # by submit
+            if is_known and not is_made and not script.is_directory(directory):
+                yield LintFinding(
+                    line,
+                    Pitfall.NO_OUTPUT_DIRECTORY,
+                    f"the directory of --{option}={value} does not exist",
+                    f"mkdir -p {directory}, before the job is submitted",
+                )
+
+
+def _variables_in_options(script: JobScript) -> Iterator[LintFinding]:
+    for line, words in script.options.items():
+        said = re.sub(r"(?<!\S)#.*", "", words)
+        for found in [*_VARIABLE.finditer(said), *re.finditer(r"(?<=[= ])~(?=/)", said)]:
+            yield LintFinding(
+                line, Pitfall.VARIABLE_IN_OPTION, f"sbatch takes {found[0]} as it stands, not its value"
+            )
+
+
+def _hidden_failures(script: JobScript) -> Iterator[LintFinding]:
+    if _PIPEFAIL.search(script.code) or re.search(r"PIPESTATUS|pipestatus", script.text):
+        return
+    for one, behind in zip(script.commands, script.commands[1:], strict=False):
+        is_tee = re.match(r"\s*tee(?![\w-])", behind.code) is not None
+        if one.after.startswith("|") and one.after != "||" and is_tee and _TRAINS.search(one.runs):
+            yield LintFinding(one.line, Pitfall.FAILURE_HIDDEN)
+
+
+def _typed_gpus(script: JobScript) -> Iterator[LintFinding]:
+    for option, short in (("gpus-per-node", ""), ("gpus", "G"), ("gpus-per-task", "")):
+        typed = [value for _, value in script.values(option, short) if _TYPED.search(value)]
+        variable = f"SLURM_{option.upper().replace('-', '_')}"
+        if not typed:
+            continue
+        for found in re.finditer(rf"\$(?:{variable}\b|\{{{variable}\}})", script.text):
+            if script.code[found.start()] not in (COMMENT, DOCUMENT):
+                yield LintFinding(
+                    script.text.count("\n", 0, found.start()) + 1,
+                    Pitfall.GPUS_TYPED,
+                    f"{variable} is {typed[-1]}, which is no number",
+                )
+
+
+def _ranks(script: JobScript) -> Iterator[LintFinding]:
+    has_srun = any(one.starts_srun for one in script.commands)
+    if _STARTS_ITSELF.search(script.text) or not (has_srun or _is_wide(script)):
+        return
+    given = [(line, said) for line, _, said in script.assignments]
+    started = [(one.line, one.text) for one in script.commands if one.starts_srun or not has_srun]
+    for line, said in sorted({*given, *started}):
+        for name in sorted({found[1] for found in _RANK.finditer(expanded(said))}):
+            yield LintFinding(
+                line, Pitfall.RANK_OF_BATCH, f"${name} is read by the batch script, where it is always 0"
+            )
+
+
+def _is_wide(script: JobScript) -> bool:
+    return (script.number("nodes", "N") or 1) > 1 or (script.number("ntasks", "n") or 1) > 1
+
+
+def _launchers_per_task(script: JobScript) -> Iterator[LintFinding]:
+    each = script.number("ntasks-per-node")
+    tasks, nodes = script.number("ntasks", "n"), script.number("nodes", "N")
+    if each is None and tasks is not None and nodes:
+        each = tasks // nodes
+    if each is None or each <= 1:
+        return
+    for one in script.commands:
+        own = re.search(r"(?<!\S)(?:--ntasks|-n|--ntasks-per-node)(?=[=\s\d])", one.srun_options)
+        if one.starts_srun and own is None and LAUNCHER.search(one.runs):
+            yield LintFinding(
+                one.line, Pitfall.LAUNCHER_PER_TASK, f"each of {each} tasks on a node starts a launcher"
+            )
+
+
+def _one_node_of_many(script: JobScript) -> Iterator[LintFinding]:
+    nodes = script.number("nodes", "N")
+    if nodes is None or nodes <= 1 or _REACHES_NODES.search(script.text):
+        return
+    for one in script.commands:
+        if LAUNCHER.search(one.runs):
+            yield LintFinding(one.line, Pitfall.ONE_NODE, f"{nodes} nodes are allocated, and one is used")
+
+
+def _changing_names(script: JobScript) -> Iterator[LintFinding]:
+    for line, name, said in script.assignments:
+        is_of_run = _IS_OF_A_RUN.search(name) and not _IS_A_LOG.search(name)
+        if is_of_run and _NEW_EACH_TIME.search(expanded(said)):
+            yield LintFinding(line, Pitfall.NEW_NAME, f"{name} is another one at each start")
+    for one in script.commands:
+        options = _OUTPUT_OPTION.finditer(expanded(one.text)) if _TRAINS.search(one.runs) else ()
+        for option in options:
+            if _NEW_EACH_TIME.search(one.text, option.start(), option.end() + 40):
+                name = re.split(r"[= ]", option[0])[0]
+                yield LintFinding(one.line, Pitfall.NEW_NAME, f"{name} is another one at each start")
+
+
+def _removals(script: JobScript) -> Iterator[LintFinding]:
+    begin = script.first_training
+    used = [word for one in script.commands[begin:] for word in re.split(r"[\s=]+", one.text)]
+    kept = {word.strip("\"'").rstrip("/") for word in used}
+    for one in script.commands[:begin]:
+        found = _REMOVES.match(one.text)
+        if found is None or not re.search(r"-\w*[rR]|--recursive", found[1]):
+            continue
+        for word in found[2].split():
+            path = word.strip("\"'").removesuffix("/*").rstrip("/")
+            is_named = re.search(r"ckpt|checkpoint", path, re.IGNORECASE) is not None
+            if (path in kept or is_named) and not _SCRATCH.match(word):
+                yield LintFinding(one.line, Pitfall.REMOVES, f"each start removes {path}")
+
+
+def _newest_by_name(script: JobScript) -> Iterator[LintFinding]:
+    for found in _NEWEST_BY_NAME.finditer(script.text):
+        by_number = re.search(r"-\w*[tv]", found[1] or "") or re.search(r"-\w*[Vngk]", found[2] or "")
+        if by_number is None and script.code[found.start()] not in (COMMENT, DOCUMENT):
+            yield LintFinding(script.text.count("\n", 0, found.start()) + 1, Pitfall.SORTED_AS_TEXT)
+
+
+def _late_traps(script: JobScript) -> Iterator[LintFinding]:
+    signals = [value[2:].partition("@")[0] for _, value in script.values("signal") if value.startswith("B:")]
+    waits = any(re.match(r"\s*wait\b", one.code) for one in script.commands)
+    if not signals or waits or any(one.after == "&" for one in script.commands):
+        return
+    wanted = {signals[-1].removeprefix("SIG")}
+    for one in script.commands:
+        found = _ACTION.match(one.text)
+        names = set() if found is None else {word.removeprefix("SIG") for word in found[2].split()}
+        if found is not None and wanted & names and found[1] not in (":", "''", '""', "-"):
+            yield LintFinding(one.line, Pitfall.TRAP_WAITS)
+
+
+def _spooled(script: JobScript) -> Iterator[LintFinding]:
+    for found in _SPOOLED.finditer(script.text):
+        if script.code[found.start()] not in (COMMENT, DOCUMENT):
+            yield LintFinding(script.text.count("\n", 0, found.start()) + 1, Pitfall.SPOOLED)
