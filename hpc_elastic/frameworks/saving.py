@@ -23,7 +23,7 @@ from hpc_elastic.frameworks.own_files import (
 )
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.checkpoint_files import FACTS, owner_id
+from hpc_elastic.record.checkpoint_files import DAMAGED, FACTS, is_noted_damaged, owner_id
 from hpc_elastic.record.checkpoints import KEPT, check_name, complete_marks, left_marks
 from hpc_elastic.store.files import TEMPORARY, list_names
 from hpc_elastic.store.plain_file import OTHERS_WRITE, owner_name
@@ -35,7 +35,7 @@ KEEP = 2
 PRIVATE = 0o700
 _FOLDER = "saved"
 _PART = re.compile(
-    rf"\.metadata(\.tmp)?|__\d+_\d+\.distcp|{FACTS}|{re.escape(TEMPORARY)}.+"
+    rf"\.metadata(\.tmp)?|__\d+_\d+\.distcp|{FACTS}|{DAMAGED}|{re.escape(TEMPORARY)}.+"
 )  # of Checkpoints
 _NAME = re.compile(r"step-(\d+)-(\d+)(?:-(\d+))?")
 _Order = tuple[int, int, int]  # round, branch and step of a checkpoint: the newest has the greatest
@@ -237,10 +237,15 @@ class Saves:
         return sorted(whole, reverse=True), set()
 
     def remove_old(self) -> None:
-        """Remove the checkpoints that are older than those to be kept; none that was gone back behind."""
+        """Remove the checkpoints that are older than those to be kept; none that was gone back behind.
+
+        One that a start has found damaged stays as long as older ones, and is none of those that are kept.
+        """
         names = os.listdir(self.directory)
         complete, left = self._complete_orders(names)
-        self._remove(outdated(names, complete, self._keep, left))
+        there = {order: os.path.join(self.directory, name) for name, order in _orders(names).items()}
+        whole = [one for one in complete if one not in there or not is_noted_damaged(there[one])]
+        self._remove(outdated(names, whole, self._keep, left))
 
     def _remove(self, names: list[str]) -> None:
         """Remove checkpoints from the directory that this process has made or found, and from no other."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 FACTS = "checkpoint.json"  # in the directory of a checkpoint
+DAMAGED = "damaged.json"  # the same, once a start has found that others of its files are
 _SUFFIX = ".json"
 _FAILED = "failed"  # begins the name of the record of a failed save
 _OWNER = "owner.json"
@@ -163,6 +164,17 @@ def write_facts(path: str, facts: CheckpointFacts) -> None:
         OSError: the file could not be written.
     """
     files.publish_new(os.path.join(path, FACTS), json.dumps(facts.sealed._asdict()).encode() + b"\n")
+
+
+def note_damaged(path: str) -> None:
+    """Note at a checkpoint that a start has found it damaged, as far as that is possible."""
+    with suppress(OSError):
+        files.replace(os.path.join(path, DAMAGED), b"{}\n")
+
+
+def is_noted_damaged(path: str) -> bool:
+    """Tell whether a start has found a checkpoint damaged: then it does not count among those to keep."""
+    return os.path.exists(os.path.join(path, DAMAGED))
 
 
 def read_facts(path: str) -> CheckpointFacts | None:

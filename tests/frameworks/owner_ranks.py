@@ -99,6 +99,25 @@ def gone_back(steps: int, is_back: bool) -> int:
     return start
 
 
+def saved_and_copied(saves: list[int], copies: list[int]) -> list[Any]:
+    """Go on from the newest state, save some steps and copy some into memory; return what was loaded."""
+    state = {"x": torch.zeros(1)}
+    checkpoints = Checkpoints(every=None)
+    found = [checkpoints.load(state), state["x"].item()]
+    assert checkpoints._memory is not None
+    memory = checkpoints._memory.copies
+    assert memory is not None
+    for step in range(found[0] + 1, max([0, *saves, *copies]) + 1):
+        state["x"].fill_(step)
+        memory._next = step if {step, step + 1} & {*copies} else step + 2
+        checkpoints.done(step, state)
+        memory._background.join(60.0)
+        if step in saves:
+            checkpoints.save(step, state)
+            checkpoints.wait()
+    return found
+
+
 def one_after_the_other() -> list[Any]:
     """Train by two objects, one after the other; return where each begins, and whether it has memory."""
     found = []

@@ -114,12 +114,11 @@ def test_objects_in_the_wrappers_of_lightning_fabric_count() -> None:
 
 
 def test_copies_count_for_the_round_after_theirs() -> None:
-    """And once more if that one has made none, unless it has failed by itself; newer files count."""
+    """And once more if that one has made none, unless it has failed by itself."""
     new, old = CopySet(4, 30, 2), CopySet(2, 50, 2)
-    assert [new] == fit([old, new], Began(4), 10, is_suspect=False)
-    assert [new] == fit([old, new], Began(5, 4, 30), 10, is_suspect=False)
-    assert [] == fit([old, new], Began(5, 4, 30), 10, is_suspect=True)
-    assert [] == fit([old, new], Began(4), 30, is_suspect=False)
+    assert [new] == fit([old, new], Began(4), is_suspect=False)
+    assert [new] == fit([old, new], Began(5, 4, 30), is_suspect=False)
+    assert [] == fit([old, new], Began(5, 4, 30), is_suspect=True)
 
 
 class Nodes:

@@ -105,6 +105,21 @@ def test_without_an_older_checkpoint_the_start_fails(tmp_path: Path) -> None:
         loaded(tmp_path)
 
 
+def test_a_damaged_checkpoint_is_none_of_those_that_are_kept(tmp_path: Path) -> None:
+    """Two whole ones stay beside it, also in a program that has not found it; it goes as older ones do."""
+
+    def steps() -> list[str]:
+        return sorted(name.split("-")[1] for name in os.listdir(tmp_path))
+
+    saved(tmp_path, 3, 5)
+    flip(tmp_path / "step-5-0" / "__0_0.distcp", 700, 3)
+    assert (3, {3.0}) == loaded(tmp_path)
+    saved(tmp_path, 7)
+    assert ["3", "5", "7"] == steps()
+    saved(tmp_path, 9)
+    assert ["7", "9"] == steps()
+
+
 def test_checkpoints_of_versions_without_checksums_are_loaded(tmp_path: Path) -> None:
     """Their facts have none, and no files."""
     saved(tmp_path, 5)

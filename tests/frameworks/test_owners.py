@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,32 @@ def test_a_copy_in_memory_that_a_program_has_gone_back_behind_is_left(
         places = with_agent(next_round(environ, number), tmp_path / "memory")
         begun += ranks.run(1, "gone_back", steps, goes_back, environ=places)
     assert [0, 0 if is_back else 10] == begun
+
+
+@pytest.mark.parametrize(
+    ("damaged", "gone", "begun"),
+    [((), (), 9), ((9,), (), 7), ((9, 2), (), 7), ((9,), (2,), 7)],
+    ids=["none", "the newest", "all", "the only one"],
+)
+def test_a_copy_in_memory_counts_before_a_file_that_is_older(
+    ranks: RankServer,
+    tmp_path: Path,
+    in_run: Any,
+    damaged: tuple[int, ...],
+    gone: tuple[int, ...],
+    begun: int,
+) -> None:
+    """Where the newest file is damaged; a whole one that is newer than the copy counts before it."""
+    environ, saved = in_run(1), tmp_path / "run" / "saved"
+    places = with_agent(environ, tmp_path / "memory")
+    assert [[0, 0.0]] == ranks.run(1, "saved_and_copied", [2, 9], [5, 6, 7], environ=places)
+    for step in damaged:
+        (path,) = (saved / f"step-{step}-1").glob("*.distcp")
+        os.truncate(path, path.stat().st_size - 1)
+    for step in gone:
+        shutil.rmtree(saved / f"step-{step}-1")
+    places = with_agent(next_round(environ), tmp_path / "memory")
+    assert [[begun, begun]] == ranks.run(1, "saved_and_copied", [], [], environ=places)
 
 
 def test_an_object_that_is_made_after_another_one_has_no_states_in_memory(

@@ -34,18 +34,17 @@ STALE = Rescued(2, 50, 0, 2)
 
 
 @pytest.mark.parametrize(
-    ("states", "began", "file_step", "expected"),
+    ("states", "began", "expected"),
     [
-        ([NEW, OLD], Began(4, 3, 20), 10, NEW),
-        ([NEW, NEW._replace(rank=1, step=31)], Began(4), 10, NEW._replace(rank=1, step=31)),
-        ([NEW, NEW._replace(rank=1)], Began(4), 10, NEW),
-        ([OLD], Began(4, 3, 20), 10, OLD),
-        ([OLD], Began(4), 10, None),
-        ([STALE], Began(4, 3, 20), 10, None),
-        ([STALE, NEW], Began(4, 3, 20), 10, NEW),
-        ([NEW], Began(4), 30, None),
-        ([NEW], None, 10, None),
-        ([], Began(4), 10, None),
+        ([NEW, OLD], Began(4, 3, 20), NEW),
+        ([NEW, NEW._replace(rank=1, step=31)], Began(4), NEW._replace(rank=1, step=31)),
+        ([NEW, NEW._replace(rank=1)], Began(4), NEW),
+        ([OLD], Began(4, 3, 20), OLD),
+        ([OLD], Began(4), None),
+        ([STALE], Began(4, 3, 20), None),
+        ([STALE, NEW], Began(4, 3, 20), NEW),
+        ([NEW], None, None),
+        ([], Began(4), None),
     ],
     ids=[
         "the newest round's",
@@ -55,22 +54,21 @@ STALE = Rescued(2, 50, 0, 2)
         "one that no round has begun from",
         "a node that stood by for two rounds",
         "beside such a node",
-        "a checkpoint as new",
         "nothing is recorded",
         "memory that was wiped",
     ],
 )
 def test_the_newest_state_of_the_newest_round_counts(
-    states: list[Rescued], began: Began | None, file_step: int, expected: Rescued | None
+    states: list[Rescued], began: Began | None, expected: Rescued | None
 ) -> None:
-    """That of the round before counts if this one has begun from it; a checkpoint if it is as new."""
-    assert expected == next(iter(fit(states, began, file_step, is_suspect=False)), None)
+    """That of the round before counts if this one has begun from it."""
+    assert expected == next(iter(fit(states, began, is_suspect=False)), None)
 
 
 def test_the_same_failure_again_has_the_checkpoint_count() -> None:
     """A state from which no step was made is left; one that is newer is not."""
-    assert [] == fit([OLD], Began(4, 3, 20), 10, is_suspect=True)
-    assert [NEW] == fit([OLD, NEW], Began(4, 3, 20), 10, is_suspect=True)
+    assert [] == fit([OLD], Began(4, 3, 20), is_suspect=True)
+    assert [NEW] == fit([OLD, NEW], Began(4, 3, 20), is_suspect=True)
 
 
 @pytest.mark.parametrize(

@@ -456,10 +456,18 @@ class Checkpoints:
             return self._load_newest(objects, state)
 
     def _load_newest(self, objects: TrainState, state: State) -> int:
-        saved = None if self._is_idle else self._found.to_resume()
-        step = self._load_from_memory(0 if saved is None else saved.step, state)
+        found, run_dir = self._found, worker.run_dir()
+        if not self._is_idle:
+            found.look()
+        step: int | None = None
+        if self._memory is not None and run_dir is not None:
+            start = RoundStart(
+                self._saves.round, self._saves.directory, found.step, run_dir, found.whole_step
+            )
+            step = self._memory.load(start, state)
+            self._owes = step is not None and self._every is not None
+        saved = found.newest if step is not None else found.whole()
         if step is None:
-            saved = self._found.undamaged(saved)
             step = 0 if saved is None else saved.step
             if saved is not None:
                 source = FileSource(self._lib, saved.path, saved.world_size, self._ranks.group)
@@ -471,21 +479,6 @@ class Checkpoints:
             is_first = self._ranks.rank == 0
             past = past_disturbances(worker.run_dir(), self._recovered) if is_first else Disturbances()
             self._pace.resume(step, _times(None if saved is None else saved.path), past)
-        return step
-
-    def _load_from_memory(self, file_step: int, state: State) -> int | None:
-        """Give the objects the newest state in the memory of nodes, if it is newer; return its step.
-
-        Raises:
-            InputError: as by `load`.
-        """
-        run_dir = worker.run_dir()
-        if self._memory is None or run_dir is None:
-            return None
-        start = RoundStart(self._saves.round, self._saves.directory, file_step, run_dir)
-        step = self._memory.load(start, state)
-        if step is not None:
-            self._owes = self._every is not None
         return step
 
     def all(self) -> list[CompleteCheckpoint]:

@@ -18,7 +18,7 @@ from hpc_elastic.frameworks.torch.trees import OWN, WHERE
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import checkpoints as marks
-from hpc_elastic.record.checkpoint_files import read_facts
+from hpc_elastic.record.checkpoint_files import note_damaged, read_facts
 
 logger = logging.getLogger(__name__)
 
@@ -40,51 +40,76 @@ class CompleteCheckpoint(NamedTuple):
 
 
 class FoundCheckpoints:
-    """Finds the checkpoints of an object.
+    """The checkpoints of an object, and the one to go on from.
 
-    Args:
-        ranks: the process groups.
-        saves: of the object.
+    Attributes:
+        newest: that to go on from, of the round if there is one; its files need not be whole.
     """
 
     def __init__(self, ranks: RankGroups, saves: Saves) -> None:
         self._ranks, self._saves = ranks, saves
         self._damaged = list[str]()  # the paths of those whose files are not as they were written
+        self._is_whole = False  # the newest one: its files were read
+        self._problem: InputError | None = None  # there is none that is whole
+        self.newest: CompleteCheckpoint | None = None
 
     def all(self) -> list[CompleteCheckpoint]:
         """Return all complete checkpoints, the newest first."""
         found = map(_complete, self._saves.complete())
         return [saved for saved in found if saved is not None]
 
-    def to_resume(self) -> CompleteCheckpoint | None:
-        """Return the checkpoint to resume from, of the round if there is one; all ranks call it.
+    @property
+    def step(self) -> int:
+        """Steps completed in the newest one; 0 without one."""
+        return 0 if self.newest is None else self.newest.step
+
+    def look(self) -> None:
+        """Find the newest one; all ranks call it.
 
         Raises:
             InputError: it was marked without a path, or there is none of this kind, run and object there.
         """
+        self._is_whole, self._problem = False, None
         found = self._ranks.told(self._path() if self._ranks.rank == 0 else None)
-        return None if found is None else self._saved_at(found)
+        self.newest = None if found is None else self._saved_at(found)
 
-    def undamaged(self, saved: CompleteCheckpoint | None) -> CompleteCheckpoint | None:
-        """Return a checkpoint, or the newest one before it whose files are as they were written.
-
-        All ranks call it; each reads some of the files.
+    def whole(self) -> CompleteCheckpoint | None:
+        """Return the newest one whose files are as they were written; all ranks call it.
 
         Raises:
-            InputError: there is none.
+            InputError: there is none, but damaged ones.
         """
-        while saved is not None:
+        self.whole_step()
+        if self._problem is not None:
+            raise self._problem
+        return self.newest
+
+    def whole_step(self) -> int:
+        """Return the step of the newest one whose files are as they were written, 0 without one.
+
+        All ranks call it; each reads some of the files, once.
+        """
+        while self.newest is not None and not self._is_whole:
+            saved = self.newest
             facts = read_facts(saved.path)
             mine = () if facts is None else facts.files[self._ranks.rank :: self._ranks.size]
             problem = next(filter(None, self._ranks.all_told(damage(saved.path, mine))), "")
-            if not problem:
-                break
-            if self._ranks.rank == 0:
-                told = "the checkpoint of step %d is damaged: %s; an older one counts"
-                logger.warning(told, saved.step, problem)
-            self._damaged.append(saved.path)
-            saved = self.to_resume()
-        return saved
+            self._is_whole = not problem
+            if problem:
+                if self._ranks.rank == 0:
+                    told = "the checkpoint of step %d is damaged: %s; an older state counts"
+                    logger.warning(told, saved.step, problem)
+                    note_damaged(saved.path)
+                self._damaged.append(saved.path)
+                self._look_further()
+        return self.step
+
+    def _look_further(self) -> None:
+        """Find the newest one before those that are damaged; if there is none, a state in memory may be."""
+        try:
+            self.look()
+        except InputError as error:
+            self.newest, self._problem = None, error
 
     def _path(self) -> str | None:
         if worker.run_dir() is None:

@@ -66,7 +66,8 @@ class TrainerMemory:
         """Return the newest state, if it is in memory and newer than the newest checkpoint."""
         saved = worker.latest_checkpoint()
         step = 0 if saved is None else saved.step
-        found = self._memory.find(RoundStart(self._saves.round, self._saves.directory, step, self._run_dir))
+        start = RoundStart(self._saves.round, self._saves.directory, step, self._run_dir, lambda: step)
+        found = self._memory.find(start)
         if found is None:
             return None
         data = found.source.owns()

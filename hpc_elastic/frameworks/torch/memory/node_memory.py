@@ -107,6 +107,7 @@ class RoundStart(NamedTuple):
     checkpoints: str  # the folder of the checkpoints
     file_step: int  # of the newest checkpoint
     run_dir: str  # of the run
+    whole_step: Callable[[], int]  # of the newest whole checkpoint; all ranks call it
 
 
 class _Choice(NamedTuple):
@@ -117,13 +118,12 @@ class _Choice(NamedTuple):
     before: int | None  # the newest round before it; None: none is known
 
 
-def fit(states: Iterable[_Kept], began: Began | None, file_step: int, *, is_suspect: bool) -> list[_Kept]:
-    """Return the states that a round may begin from, the best one first; without one the checkpoint counts.
+def fit(states: Iterable[_Kept], began: Began | None, *, is_suspect: bool) -> list[_Kept]:
+    """Return the states that a round may begin from, the best one first.
 
     Args:
         states: in the memory of all nodes.
         began: the record of the newest round.
-        file_step: of the newest checkpoint.
         is_suspect: the newest round has failed in a way that its state may be the cause of.
     """
     if began is None:
@@ -132,8 +132,7 @@ def fit(states: Iterable[_Kept], began: Began | None, file_step: int, *, is_susp
     found = [
         one
         for one in states
-        if one.step > file_step
-        and (one.round == began.round or ((one.round, one.step) == again and not is_suspect))
+        if one.round == began.round or ((one.round, one.step) == again and not is_suspect)
     ]
     return sorted(found, key=_rank_of, reverse=True)
 
@@ -395,7 +394,12 @@ class NodeMemory:
         """Return the best state that can be read and used, and record it as the one begun from."""
         offers: list[NodeStates] = self._ranks.all_told(self._offer())
         chosen: _Choice = self._ranks.told(_choice(offers, start) if self._ranks.rank == 0 else None)
+        file_step = start.file_step
         for one in chosen.states:
+            if one.step <= file_step:
+                file_step = start.whole_step()
+            if one.step <= file_step:
+                break
             source = self._opened(one, offers)
             if source is None:
                 continue
@@ -414,7 +418,7 @@ class NodeMemory:
         began = chosen.began
         if not self._is_recorded(start.checkpoints, began):
             began = began._replace(token="")
-        self._began(began, None, offers, start.file_step)
+        self._began(began, None, offers, start.whole_step())
         return None
 
     def _offer(self) -> NodeStates:
@@ -474,14 +478,15 @@ def _choice(offers: Sequence[NodeStates], start: RoundStart) -> _Choice:
     rescued = {one for offer in offers for one in offer.rescued}
     ours = {one for one in whole if one.world_size == len(offers)}
     found: list[Rescued | CopySet] = [
-        *fit(rescued, began, start.file_step, is_suspect=suspect),
-        *fit(ours, began, start.file_step, is_suspect=suspect),
+        *fit(rescued, began, is_suspect=suspect),
+        *fit(ours, began, is_suspect=suspect),
     ]
     found.sort(key=_rank_of, reverse=True)
+    newest = max([start.file_step, *(one.step for one in found[:1])])
     if began is not None and suspect:
-        _tell_passed_over([*rescued, *ours], began, found[0].step if found else start.file_step)
-    if not found:
-        for one in fit((whole - ours) | partial, began, start.file_step, is_suspect=suspect)[:1]:
+        _tell_passed_over([*rescued, *ours], began, newest)
+    for one in fit((whole - ours) | partial, began, is_suspect=suspect)[:1]:
+        if one.step > newest == start.file_step:
             why = "some ranks have lost it" if one in partial else f"there are {len(offers)} now"
             words = "the copy of step %d in memory is of %d ranks, and %s; the newest checkpoint counts"
             logger.warning(words, one.step, one.world_size, why)
