@@ -369,10 +369,15 @@ def _checked(places: Sequence[str], checks: Sequence[_Check], items: Iterable[An
 
 
 def checksum_of(record: Any) -> int:
-    """Return the CRC-32 of the JSON form of a NamedTuple."""
+    """Return the CRC-32 of the JSON form of a NamedTuple as it is read: a whole number of seconds as 5.0.
+
+    Raises:
+        DamagedError: a field is none of its type.
+    """
     import zlib  # noqa: PLC0415 - for records with a checksum alone
 
-    return zlib.crc32(json.dumps(record._asdict()).encode())
+    as_read = decode(type(record), json.loads(json.dumps(record._asdict())))
+    return zlib.crc32(json.dumps(as_read._asdict()).encode())
 
 
 def parse(data: bytes) -> Any:

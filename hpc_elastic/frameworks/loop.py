@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, ClassVar
+from weakref import WeakSet
 
 from hpc_elastic import worker
 from hpc_elastic.errors import InputError
 from hpc_elastic.frameworks.own_files import own_path
-from hpc_elastic.frameworks.saving import KEEP, Saves, checked_total
+from hpc_elastic.frameworks.saving import KEEP, Saves, checked_total, same_name
 
 
 class ElasticLoop:
@@ -36,6 +39,9 @@ class ElasticLoop:
         InputError: a number is not positive.
     """
 
+    # by run or directory and name: what those loops save by which have made steps, and come to their end
+    _completed: ClassVar[dict[tuple[str, str], WeakSet[Any]]] = {}
+
     def __init__(
         self,
         save: Callable[[str], object],
@@ -56,13 +62,23 @@ class ElasticLoop:
         """Yield the steps that are left of `total`, counted from 0; load before the first, save in between.
 
         Raises:
-            InputError: the newest checkpoint was marked without a path, or `total` is no whole number.
+            InputError: the newest checkpoint was marked without a path, `total` is no whole number, or
+                another loop of this name was completed in this program, and this one would make no step.
         """
         total = checked_total(total)
-        for step in range(self.resume(), total):
+        begun = self.resume()
+        key = worker.run_dir() or self._saves.directory, self._saves.name
+        saver = getattr(self._save, "__self__", self._save)
+        before = self._completed.get(key)
+        if begun >= total and before is not None and saver not in before:
+            raise same_name("loop", self._saves.name, "ElasticLoop")
+        for step in range(begun, total):
             yield step
             if self.done(step + 1):
                 return
+        if begun < total:
+            with suppress(TypeError):  # a function in C
+                self._completed.setdefault(key, WeakSet()).add(saver)
 
     def resume(self) -> int:
         """Load the newest checkpoint, if there is one, and return how many steps are done.

@@ -401,6 +401,16 @@ def _below(path: str) -> Iterator[str]:
     yield os.path.dirname(path)
 
 
+def same_name(what: str, name: str, kind: str) -> InputError:
+    """Return the error of a training that would end with the state of another one of its name."""
+    return InputError(
+        f"another {what} {f'of the name {name!r}' if name else 'without a name'} was completed in this "
+        "program: this one would have its state, and make no step",
+        where=f"hpc_elastic.frameworks: {kind}",
+        fix=f'give each {what} a name: {kind}(..., name="fold2")',
+    )
+
+
 def checked_total(total: Any) -> int:
     """Return the steps of a run as a number.
 

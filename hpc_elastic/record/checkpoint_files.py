@@ -162,6 +162,7 @@ def write_facts(path: str, facts: CheckpointFacts) -> None:
 
     Raises:
         OSError: the file could not be written.
+        DamagedError: a value is none of its type, so that no reader would take the file.
     """
     files.publish_new(os.path.join(path, FACTS), json.dumps(facts.sealed._asdict()).encode() + b"\n")
 

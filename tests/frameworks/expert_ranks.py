@@ -74,10 +74,12 @@ def local_steps(kind: str) -> list[bool]:
 
     Args:
         kind: they are averaged after each step, and their momentum is not (``momentum``); or they are equal
-            up to step 2 (``late``), and a checkpoint is saved after step 3 (``save``).
+            up to step 2 (``late``), and a checkpoint is saved after step 3 (``save``); or one element of a
+            buffer differs alone (``buffer``), and such a checkpoint is saved (``buffer save``).
     """
     torch.manual_seed(7)
     net = nn.Linear(2, 2)
+    net.register_buffer("seen", torch.zeros(100))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9 if kind == "momentum" else 0.0)
     state = {"net": net, "optimizer": optimizer}
     checkpoints = Checkpoints(every=None)
@@ -87,6 +89,8 @@ def local_steps(kind: str) -> list[bool]:
     for step in range(checkpoints.load(state), 4):
         optimizer.zero_grad()
         own = dist.get_rank() if kind == "momentum" or step >= 2 else 0
+        if kind.startswith("buffer"):
+            net.seen[5], own = own, 0
         (net(torch.ones(1, 2)).sum() * (1 + own)).backward()
         optimizer.step()
         with torch.no_grad():
@@ -94,7 +98,7 @@ def local_steps(kind: str) -> list[bool]:
                 dist.all_reduce(one)
                 one.div_(2)
         checkpoints.done(step + 1, state)
-        if kind == "save" and step == 2:
+        if kind.endswith("save") and step == 2:
             checkpoints.save(step + 1, state)
             checkpoints.wait()
         found.append(memory.rescue.is_able)

@@ -298,12 +298,14 @@ def test_what_each_rank_has_for_itself_comes_back_to_it(
         ("momentum", [False] * 4),
         ("late", [True, True, True, False]),
         ("save", [True, True, False, False]),
+        ("buffer", [True, True, True, True]),
+        ("buffer save", [True, True, False, False]),
     ],
 )
 def test_ranks_that_are_equal_for_a_moment_only_keep_no_state_for_others(
     ranks: RankServer, in_run: Any, kind: str, kept_at: list[bool]
 ) -> None:
-    """As in local SGD: their optimizers are compared too, and after more steps and at each save again."""
+    """As in local SGD: optimizers are compared too, and at each save buffers as well, to the last element."""
     environ, _ = in_run(2)
     assert [kept_at] * 2 == ranks.run(2, "local_steps", kind, environ=environ)
 

@@ -430,6 +430,51 @@ def test_a_sample_is_spread_over_all_tensors() -> None:
     assert "" == empty.differing(empty.note())
 
 
+def _exchange(data: Any) -> None:
+    data[70:80], data[200:210] = data[200:210].clone(), data[70:80].clone()
+
+
+def _move(data: Any) -> None:
+    data[70] += 1
+    data[200] -= 1
+
+
+def _negate(data: Any) -> None:
+    data[71:202:130] *= -1
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        (torch.int64, _exchange),
+        (torch.int64, _move),
+        (torch.float64, _negate),
+        (torch.float32, _negate),
+        (torch.float32, _exchange),
+        (torch.bfloat16, _negate),
+        (torch.uint8, _exchange),
+        (torch.uint8, _move),
+    ],
+)
+@pytest.mark.parametrize("begin", [0, 1])
+def test_a_checksum_sees_a_change_of_a_few_elements_that_are_in_no_sample(
+    kind: Any, change: Callable[[Any], None], begin: int
+) -> None:
+    """Also one by which the sum of all stays the same, in memory that does not begin or end with a word."""
+    drawn = torch.Generator().manual_seed(7)
+    tensor = torch.randint(1, 100, (1_100_003,), generator=drawn).to(kind)[begin:]
+    state = torch.get_rng_state()
+    sampled, proof = Proof(torch, ["bank"], [tensor]), Proof(torch, ["bank"], [tensor], [0])
+    before = sampled.note(), proof.note()
+    assert torch.equal(state, torch.get_rng_state())
+    content = tensor.clone()
+    change(tensor.data)
+    assert "" == sampled.differing(before[0])
+    assert proof.differing(before[1]).startswith("bank was changed through .data")
+    tensor.data.copy_(content)
+    assert "" == proof.differing(before[1])
+
+
 def test_a_snapshot_has_tensors_of_any_form() -> None:
     """As they were."""
     tensors = [

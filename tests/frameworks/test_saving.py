@@ -306,6 +306,41 @@ def test_a_loop_goes_on_after_a_kill(tmp_path: Path) -> None:
     assert {"step-6-2", "step-8-2"} == set(os.listdir(tmp_path / "saved"))
 
 
+class Fold:
+    """A training that counts its steps, and saves them."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def save(self, path: str) -> None:
+        """Save."""
+        Path(path).write_text(str(self.steps))
+
+    def load(self, path: str) -> None:
+        """Load."""
+        self.steps = int(Path(path).read_text())
+
+    def train(self, total: int, name: str = "") -> int:
+        """Train up to a step; return the steps that were made."""
+        for step in ElasticLoop(self.save, self.load, save_every=1, name=name).steps(total):
+            self.steps = step + 1
+        return self.steps
+
+
+def test_a_loop_that_would_end_as_another_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fold of the same name would make no step; one of another name goes on, and the same one again."""
+    in_run(tmp_path, monkeypatch)
+    first, second = Fold(), Fold()
+    assert 2 == first.train(2)
+    assert 2 == first.train(2)
+    with pytest.raises(InputError, match="another loop without a name was completed in this program"):
+        second.train(2)
+    assert 2 == Fold().train(2, "second")
+    assert 3 == second.train(3)
+
+
 def test_a_loop_without_a_run_is_a_loop(tmp_path: Path) -> None:
     """It saves below the current directory and starts at the beginning."""
     words = [sys.executable, "-c", COUNT, "3", "0"]

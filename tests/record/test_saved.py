@@ -15,6 +15,7 @@ from hpc_elastic.record.checkpoint_files import (
     failed_save_texts,
     failed_saves,
     note_failed,
+    read_facts,
     write_facts,
 )
 from hpc_elastic.record.checkpoints import MarkName, WayBack, latest, write_mark
@@ -71,6 +72,14 @@ def test_facts_tell_the_source(tmp_path: Path) -> None:
     assert ("Checkpoints", 8) == (row.source, row.world_size)
     assert row.size is not None
     assert 1000 + os.stat(place / "checkpoint.json").st_size == row.size
+
+
+def test_facts_with_whole_numbers_of_seconds_count(tmp_path: Path) -> None:
+    """A clock may give one: it is read as another kind of number than it was written."""
+    write_facts(str(tmp_path), CheckpointFacts(5, 8, 1_700_000_000, 1, 2, 60))
+    facts = read_facts(str(tmp_path))
+    assert facts is not None
+    assert (1_700_000_000, 1, 2, 60) == (facts.saved_at, facts.blocked_s, facts.took_s, facts.every_s)
 
 
 def test_a_run_goes_back_to_a_step(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Literal
 from weakref import WeakSet
@@ -13,7 +13,14 @@ from weakref import WeakSet
 from hpc_elastic import worker
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import InputError, StoreError
-from hpc_elastic.frameworks.saving import KEEP, Saves, check_memory, check_positive, checked_total
+from hpc_elastic.frameworks.saving import (
+    KEEP,
+    Saves,
+    check_memory,
+    check_positive,
+    checked_total,
+    same_name,
+)
 from hpc_elastic.frameworks.torch.background import END_S, Background, HostCopies
 from hpc_elastic.frameworks.torch.checkpoint_files import not_saved, text_at_end, writer
 from hpc_elastic.frameworks.torch.file_source import CompleteCheckpoint, FileSource, FoundCheckpoints
@@ -175,13 +182,7 @@ class Checkpoints:
         modules, before = self._modules(state), _completed.get(self._owner)
         if begun < total or before is None or not modules or any(one in before for one in modules):
             return
-        name = self._saves.name
-        raise InputError(
-            f"another training {f'of the name {name!r}' if name else 'without a name'} was completed in this "
-            "program: this one would have its state, and make no step",
-            where=WHERE,
-            fix='give each training a name: Checkpoints(name="fold2")',
-        )
+        raise same_name("training", self._saves.name, "Checkpoints")
 
     def _modules(self, state: State) -> list[Any]:
         """Return the modules of a state, without those around them, such as DistributedDataParallel."""
@@ -276,7 +277,7 @@ class Checkpoints:
             with ending_the_run():
                 objects = TrainState(self._lib, state)
                 content = objects.content(self._ranks.rank)
-            copy, statistics = self._copies.stage(content), objects.statistics(content)
+            copy, statistics = self._copies.stage(content), objects.statistics()
             self.blocked_s = self._clock.monotonic() - began
             save = _Save(step, path, began, self.blocked_s)
             self._background.start(lambda: self._write(copy, save, statistics), section.end)
@@ -289,18 +290,19 @@ class Checkpoints:
         if self._pace is not None:
             self._pace.saved(step, self._times)
 
-    def _parted(self, copy: dict[str, Any], statistics: frozenset[str]) -> dict[str, Any]:
+    def _parted(self, copy: dict[str, Any], statistics: Mapping[str, bool]) -> dict[str, Any]:
         """Return a copy in which values that differ between ranks have names of this rank (thread)."""
         ranks = self._ranks
         found = digests(self._lib, copy) if ranks.size > 1 else {}
         names = differing(self._lib, ranks, found, ranks.group_of_saves)
-        memory, tensor = self._memory, self._lib.torch.Tensor  # the loop may leave the memory
-        own = sorted(one for one in names if one not in statistics or not isinstance(copy.get(one), tensor))
-        if own and memory is not None:
-            memory.differs(own[0])
-        return parted(self._lib, copy, ranks.rank, names, statistics) if names else copy
+        memory = self._memory  # the loop may leave it
+        if names and memory is not None:
+            own = sorted(one for one in names if not statistics.get(one))
+            memory.differs(own[0] if own else "")
+        others = {name for name, one in copy.items() if not isinstance(one, self._lib.torch.Tensor)}
+        return parted(self._lib, copy, ranks.rank, names, {*statistics, *others}) if names else copy
 
-    def _write(self, copy: dict[str, Any], save: _Save, statistics: frozenset[str]) -> None:
+    def _write(self, copy: dict[str, Any], save: _Save, statistics: Mapping[str, bool]) -> None:
         """Save this rank's part; the rest of a save that fails on any rank is removed at once.
 
         Raises:
@@ -337,7 +339,7 @@ class Checkpoints:
         except RuntimeError as error:
             raise not_saved(save.step, save.path, error) from error
 
-    def _write_part(self, copy: dict[str, Any], save: _Save, statistics: frozenset[str]) -> None:
+    def _write_part(self, copy: dict[str, Any], save: _Save, statistics: Mapping[str, bool]) -> None:
         """Write this rank's part, mark it when the parts of all ranks are on disk, and wait for all marks."""
         group, lib = self._ranks.group_of_saves, self._lib.checkpoint
         into = writer(lib, save.path)
@@ -456,14 +458,13 @@ class Checkpoints:
             return self._load_newest(objects, state)
 
     def _load_newest(self, objects: TrainState, state: State) -> int:
-        found, run_dir = self._found, worker.run_dir()
+        found, saves = self._found, self._saves
         if not self._is_idle:
             found.look()
         step: int | None = None
-        if self._memory is not None and run_dir is not None:
-            start = RoundStart(
-                self._saves.round, self._saves.directory, found.step, run_dir, found.whole_step
-            )
+        if self._memory is not None:
+            run_dir = worker.run_dir() or ""
+            start = RoundStart(saves.round, saves.directory, found.step, run_dir, found.whole_step)
             step = self._memory.load(start, state)
             self._owes = step is not None and self._every is not None
         saved = found.newest if step is not None else found.whole()

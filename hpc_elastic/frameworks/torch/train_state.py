@@ -352,18 +352,9 @@ class TrainState:
                     if is_saved and not hasattr(one, "to_local"):
                         yield f"{entry.name}.{names.start(way)}{key}", one, is_sent
 
-    def statistics(self, content: Mapping[str, Any]) -> frozenset[str]:
-        """Return the names of buffers of modules, and of values that are no tensors."""
-        buffers = set[str]()
-        for entry in self._entries:
-            if isinstance(entry.value, self._lib.torch.nn.Module):
-                names = self.names(entry.value)
-                found = entry.value.named_buffers(remove_duplicate=False)
-                buffers.update(f"{entry.name}.{names.of(name)}" for name, _ in found)
-        tensor = self._lib.torch.Tensor
-        return frozenset(
-            name for name, one in content.items() if name in buffers or not isinstance(one, tensor)
-        )
+    def statistics(self) -> dict[str, bool]:
+        """Return the names of buffers in states, and whether DDP gives all ranks those of rank 0."""
+        return {name: is_sent for name, _, is_sent in self.buffers()}
 
     def is_read(self, entry: Entry) -> bool:
         """Tell whether an object is an optimizer that keeps its state where PyTorch's do."""

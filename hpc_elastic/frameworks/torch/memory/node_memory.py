@@ -340,20 +340,24 @@ class NodeMemory:
             for name, one, is_sent in train.buffers():
                 (sent if is_sent else tensors).append((name, one))
         differing = own_parameter(self._lib, self._ranks, tensors)
-        if differing:
-            self._compares = False
+        if differing or (not self._first_keeps and own_parameter(self._lib, self._ranks, sent)):
             self.differs(differing)
-        elif not self._first_keeps and own_parameter(self._lib, self._ranks, sent):
-            self._first_keeps = True
-            if self.rescue is not None and self._ranks.rank:
-                self.rescue.leave_it()
 
     def differs(self, name: str) -> None:
-        """Keep no state of one rank for all, as they differ; all ranks call it, a thread may."""
-        if self.rescue is not None and self.rescue.is_able:
+        """Keep no state of one rank for all, as they differ; all ranks call it, a thread may.
+
+        Args:
+            name: of a tensor that differs; empty: buffers alone that are sent by rank 0, which keeps it then.
+        """
+        self._first_keeps, self._compares = True, self._compares and not name
+        if self.rescue is None or not self.rescue.is_able:
+            return
+        if name:
             self.rescue.stop()
             is_news = self._ranks.rank == 0 and self.copies is None
             tell_not_kept(f"{name} differs between ranks, and no rank holds the whole state", is_news=is_news)
+        elif self._ranks.rank:
+            self.rescue.leave_it()
 
     def saved(self, step: int) -> None:
         """Take note that a checkpoint is durable."""
@@ -406,15 +410,9 @@ class NodeMemory:
             began = chosen.began._replace(from_round=one.round, from_step=one.step, source=source.kind)
             if one.round == chosen.before:
                 began = began._replace(recovered=(*began.recovered, one.round)[-_MOST_RECOVERED:])
-            if not self._is_recorded(start.checkpoints, began):
-                continue
-            try:
-                use(source)
-            except UnfitCopyError as error:
-                logger.warning("%s; the newest checkpoint counts", error)
-                continue
-            self._began(began, source, offers, one.step)
-            return FoundState(one, source)
+            if self._is_recorded(start.checkpoints, began) and _is_used(source, use):
+                self._began(began, source, offers, one.step)
+                return FoundState(one, source)
         began = chosen.began
         if not self._is_recorded(start.checkpoints, began):
             began = began._replace(token="")
@@ -457,6 +455,15 @@ class NodeMemory:
             kept = set[str]() if source is None else source.kept
             token = began.token if all(folders) else ""  # all ranks make copies, or none does
             self.copies.began(CopyStart(token, began.round, step, nodes, on_node, kept))
+
+
+def _is_used(source: Source, use: Callable[[Source], None]) -> bool:
+    try:
+        use(source)
+    except UnfitCopyError as error:
+        logger.warning("%s; an older state counts", error)
+        return False
+    return True
 
 
 def _choice(offers: Sequence[NodeStates], start: RoundStart) -> _Choice:
