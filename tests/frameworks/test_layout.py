@@ -494,9 +494,14 @@ def test_a_snapshot_has_tensors_of_any_form() -> None:
     square = torch.arange(4.0).view(2, 2)
     snapshot_of_square = TensorCopies(torch, [square])
     square.data = square.data.t()
-    assert snapshot_of_square.is_stale
+    taken = snapshot_of_square.take()
+    assert taken is not None
+    assert [[0.0, 2.0], [1.0, 3.0]] == snapshot_of_square.tensors(taken)[0].tolist()
     tensors[0].data = torch.ones(3, dtype=torch.int16)
-    assert snapshot.is_stale
+    assert [1, 1, 1] == snapshot.tensors(snapshot.take())[0].tolist()
+    for form in (torch.ones(4, dtype=torch.int16), torch.ones(3, dtype=torch.int8)):
+        tensors[0].data = form
+        assert snapshot.take() is None
 
 
 def test_a_snapshot_has_tensors_of_several_devices() -> None:

@@ -285,15 +285,21 @@ class TrainState:
     def _tensors(self) -> dict[str, Any]:
         return {leaf.name: leaf.owner[leaf.key] for leaves in self.leaves().values() for leaf in leaves}
 
-    def leaves(self) -> dict[str, list[Entry]]:
+    def leaves(self, *, as_they_are: bool = False) -> dict[str, list[Entry]]:
         """Return the tensors, and other values beside them, by the names of their objects.
+
+        Args:
+            as_they_are: those of modules are the parameters themselves.
 
         Raises:
             RefusedStateError: as by `parts`.
         """
         found, names = dict[str, list[Entry]](), set[str]()
         for entry in self._entries:
-            leaves = [*self.optimizer(entry).leaves()] if self.is_read(entry) else self._tree(entry)[1]
+            if self.is_read(entry):
+                leaves = [*self.optimizer(entry).leaves()]
+            else:
+                leaves = self._tree(entry, as_they_are=as_they_are)[1]
             for leaf in leaves:
                 if leaf.name in names:
                     raise _same_name(leaf.name)
@@ -301,7 +307,7 @@ class TrainState:
             found[entry.name] = leaves
         return found
 
-    def _tree(self, entry: Entry) -> tuple[Any, list[Entry]]:
+    def _tree(self, entry: Entry, *, as_they_are: bool = False) -> tuple[Any, list[Entry]]:
         """Return the tree from which a module or a tensor is loaded, and the values in it by name."""
         value = entry.value
         if isinstance(value, self._lib.torch.Tensor):
@@ -309,7 +315,7 @@ class TrainState:
         if not isinstance(value, self._lib.torch.nn.Module):
             return {}, []
         with self._lib.torch.no_grad():
-            tree = value.state_dict()
+            tree = value.state_dict(keep_vars=as_they_are)
         names, found = self.names(value), list[Entry]()
         for key, one in tree.items():
             name = f"{entry.name}.{names.of(key)}"

@@ -9,10 +9,11 @@ program: values beside it are copied, and its state is copied on a stream of its
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from operator import is_
+from operator import getitem, is_
 from typing import Any
 
 from hpc_elastic.errors import HpcElasticError
@@ -29,6 +30,18 @@ _SMALL_SUM = 1 << 22  # of all of them
 _SUMMED = 1 << 23  # bytes of larger ones of which a checksum is noted; on a GPU, which reads faster:
 _SUMMED_GPU = 1 << 30
 _STATES = 4096  # tensors in the states of optimizers; of more, a sample is compared
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Have no garbage be looked for while very many small objects are made: each look visits all of them."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class UnfitStateError(HpcElasticError):
@@ -75,7 +88,7 @@ class Layout:
         for one in self.optimizers:
             if steps_by_closure(one.value) or has_own_state_dict(self._torch.optim.Optimizer, one.value):
                 raise UnfitStateError(f"{type(one.value).__name__} has a way of its own")
-        leaves = train.leaves()
+        leaves = train.leaves(as_they_are=True)
         places = {leaf.name: leaf for those in leaves.values() for leaf in those}
         self.device = self._device_of(places.values())
         self._stream = None if self.device is None else self._torch.cuda.Stream(self.device)
@@ -127,7 +140,13 @@ class Layout:
         for name in (*self._stepped, *self._others):
             if not _is_plain(self._torch, values[name]):
                 raise UnfitStateError(f"{name} is a {type(values[name]).__name__}, and no plain tensor")
+        self._find_others()
         self._arranged = self._arrange([values[name] for name in self._others])
+
+    def _find_others(self) -> None:
+        """Note where the other tensors stand, to be looked up in one call."""
+        places = self._others.values()
+        self._owners, self._keys = [one.owner for one in places], [one.key for one in places]
 
     def _uncompared(self, states: Mapping[str, Any]) -> set[str]:
         """Return which states of optimizers are not compared, as there are too many.
@@ -182,26 +201,32 @@ class Layout:
             self._rest = [entries[one.name] for one in self._rest]
             for places in (self._stepped, self._others):
                 places |= {name: entries[name] for name in places.keys() & entries.keys()}
+            self._find_others()
         return self._objects.are_unchanged()
 
     def note(self, step: int) -> Whole | None:
         """Note the end of a step; None: another layout is needed."""
         arranged = self._arranged
         try:
-            now = [owner[key] for _, owner, key in self._others.values()]
+            is_same = all(map(is_, map(getitem, self._owners, self._keys), arranged.tensors))
+            small = arranged.copies.take() if is_same and not arranged.proof.is_stale else None
+            if small is None:
+                now = [*map(getitem, self._owners, self._keys)]
+                if not all(map(self._is_of_one_form, now, arranged.tensors)):
+                    return None
+                arranged = self._arranged = self._arrange(now)
+                small = arranged.copies.take()
         except (KeyError, IndexError):
             return None
-        if arranged.proof.is_stale or arranged.copies.is_stale or not all(map(is_, now, arranged.tensors)):
-            if not all(map(self._is_of_one_form, now, arranged.tensors)):
-                return None
-            arranged = self._arranged = self._arrange(now)
+        if small is None:
+            return None
         return Whole(
             step,
             {one.name: [*map(_copied, one.value.param_groups)] for one in self.optimizers},
             pickle.dumps(self.rest()),
             arranged,
             arranged.proof.note(),
-            arranged.copies.take(),
+            small,
             [copy.deepcopy(place.standing) for place in self._noted.values()],
         )
 

@@ -27,6 +27,7 @@ from hpc_elastic.frameworks.torch.memory.copies import (
     found_copies,
     part_of,
 )
+from hpc_elastic.frameworks.torch.memory.layout import without_collections
 from hpc_elastic.frameworks.torch.memory.memory_copies import CopyStart, MemoryCopies
 from hpc_elastic.frameworks.torch.memory.replicas import Replicas
 from hpc_elastic.frameworks.torch.memory.rescue import Rescue, new_rescue, tell_not_kept
@@ -334,7 +335,7 @@ class NodeMemory:
         buffers alone differ, and DDP gives all ranks those of rank 0 before they are used, that one keeps it.
         """
         tensors, sent = list[tuple[str, Any]](), list[tuple[str, Any]]()
-        with suppress(HpcElasticError):  # the state is refused where it is used
+        with suppress(HpcElasticError), without_collections():  # the state is refused where it is used
             train = TrainState(self._lib, state)
             tensors = [*train.replicated()]
             for name, one, is_sent in train.buffers():

@@ -26,7 +26,6 @@ _SUMMED_AT_ONCE = 1 << 18  # words of one checksum: so many are in the cache of 
 _SUMMED_AT_ONCE_GPU = 1 << 22  # a GPU is given few pieces of work
 _SEED = 20260301  # of the numbers of places, in a generator of their own
 _data_ptr = methodcaller("data_ptr")
-_is_contiguous = methodcaller("is_contiguous")
 
 
 class Fingerprint(NamedTuple):
@@ -102,38 +101,32 @@ class Proof:
 
 
 class TensorCopies:
-    """Copies tensors as they are at one moment, in one call."""
+    """Copies tensors as they are at one moment, those of one form in one call."""
 
     def __init__(self, torch: Any, tensors: Sequence[Any]) -> None:
-        self._torch, self._tensors = torch, tensors
-        self._places = addresses(tensors)
-        self._pieces = [_flat(torch, one) for one in tensors]
-        self._in_one_piece = [*map(_is_contiguous, tensors)]
-        self._loose = [number for number, one in enumerate(tensors) if not _is_its_memory(one)]
-        self._on: dict[Any, list[int]] = {}  # numbers of tensors by device
+        self._torch = torch
+        self._forms: dict[Any, list[int]] = {}  # numbers of tensors by form
         for number, one in enumerate(tensors):
-            self._on.setdefault(one.device, []).append(number)
+            self._forms.setdefault((one.device, one.dtype, one.shape), []).append(number)
+        self._alike = [[tensors[one] for one in numbers] for numbers in self._forms.values()]
 
-    @property
-    def is_stale(self) -> bool:
-        """Whether tensors have got other memory or another order in it, so another snapshot is needed."""
-        is_moved = addresses(self._tensors) != self._places
-        return is_moved or [*map(_is_contiguous, self._tensors)] != self._in_one_piece
-
-    def take(self) -> list[Any]:
-        """Return the bytes of all tensors, those of a device in one new tensor; no GPU is waited for."""
-        for number in self._loose:
-            self._pieces[number] = _flat(self._torch, self._tensors[number])
-        return [joined(self._torch, [self._pieces[one] for one in numbers]) for numbers in self._on.values()]
+    def take(self) -> list[Any] | None:
+        """Return the content of all tensors; no GPU is waited for. None: one was given another form."""
+        torch = self._torch
+        try:
+            with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - PyTorch's way
+                found = [torch.stack(alike) for alike in self._alike]
+        except (RuntimeError, TypeError):
+            return None
+        forms = [(one.device, one.dtype, one.shape[1:]) for one in found]
+        return found if forms == [*self._forms] else None
 
     def tensors(self, taken: Sequence[Any]) -> list[Any]:
         """Return the tensors that were copied."""
-        found = [*self._tensors]
-        for numbers, data in zip(self._on.values(), taken, strict=True):
-            parts = data.split([self._pieces[one].numel() for one in numbers])
-            for number, part in zip(numbers, parts, strict=True):
-                form = self._tensors[number]
-                found[number] = part.clone().view(form.dtype).view(form.shape)
+        found = [None] * sum(map(len, self._forms.values()))
+        for numbers, alike in zip(self._forms.values(), taken, strict=True):
+            for number, one in zip(numbers, alike, strict=True):
+                found[number] = one
         return found
 
 
@@ -151,11 +144,6 @@ def joined(torch: Any, pieces: Sequence[Any]) -> Any:
 def _form(tensor: Any) -> Any:
     """Return how the elements of a tensor lie in its memory: by ``.data`` it may get a view of the same."""
     return tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg()
-
-
-def _is_its_memory(tensor: Any) -> bool:
-    """Tell whether the bytes of a tensor are those of its memory, in their order."""
-    return tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
 
 def _plain(torch: Any, tensor: Any) -> Any:

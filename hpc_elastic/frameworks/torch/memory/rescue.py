@@ -24,6 +24,7 @@ from hpc_elastic.frameworks.torch.memory.layout import (
     ShardedStateError,
     UnfitStateError,
     Whole,
+    without_collections,
 )
 from hpc_elastic.frameworks.torch.memory.marks import Marks, Noted
 from hpc_elastic.frameworks.torch.memory.rescued import (
@@ -123,7 +124,8 @@ class Rescue:
         layout = self._layout
         whole = layout.note(step) if layout is not None and layout.follows(state) else None
         if layout is None or whole is None:
-            layout = self._layout = Layout(self._lib, state)  # the notes of before have their own
+            with without_collections():
+                layout = self._layout = Layout(self._lib, state)  # the notes of before have their own
             for entry in layout.optimizers:
                 self._hook(entry.value)
             whole = layout.note(step)
