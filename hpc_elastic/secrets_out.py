@@ -20,25 +20,34 @@ _MARKS = (
     "ASIA",
     "AIza",
     "eyJ",
+    "ya29.",
+    "SG.",
     "earer ",
     "asic ",
     "key",
-    '": "',
-    "': '",
+    ": ",
     "slack.com",
+    "discord",
+    "office.com",
+    "telegram.org",
 )
 _FORMS = (
     r"(?<![A-Za-z0-9])(?:"
     r"hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|dckr_pat_[\w-]{16,}|"
     r"npm_[A-Za-z0-9]{30,}|pypi-[\w-]{30,}|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{30,}|"
+    r"gsk_[A-Za-z0-9]{20,}|r8_[A-Za-z0-9]{20,}|sk_(?:live|test)_[A-Za-z0-9]{16,}|ya29\.[\w-]{20,}|"
+    r"SG\.[\w-]{16,}\.[\w-]{16,}|"
     r"sk-(?=[\w-]{0,60}\d)(?=[\w-]{0,60}[A-Za-z0-9]{16})[\w-]{16,}|"
     r"xox[abeoprs]-[A-Za-z0-9-]{10,}|eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?)"
 )
 _BLOCK = r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
 _IN_URL = r"(?<=://)[^\s/:@'\"<>]*:[^\s/@'\"<>]+(?=@)"
-_HOOK = r"(?<=hooks\.slack\.com/)[^\s'\"<>]+"
+_HOOK = (
+    r"(?:(?<=hooks\.slack\.com/)|(?<=discord\.com/api/webhooks/)|(?<=discordapp\.com/api/webhooks/)|"
+    r"(?<=webhook\.office\.com/)|(?<=api\.telegram\.org/bot))[^\s'\"<>]+"
+)
 _HEADER = (
-    r"(?i)\b(bearer|authorization['\"]?\s{0,2}[:=]\s{0,2}['\"]?basic) +"
+    r"(?i)\b(bearer|authorization['\"]?\s{0,2}[:=]\s{0,2}['\"]?(?:basic|token|apikey)) +"
     r"(?=[\w.~+/-]*[\d._~+/=-])[\w.~+/-]{8,}=*"
 )
 _KEY = r"(?<![\w-])(key['\"]?\s?[=:]\s?['\"]?)(?=[A-Za-z]*\d)[A-Za-z0-9]{20,}"  # key=3 is none
@@ -58,6 +67,8 @@ _NAME = r"[\w-]{2,80}"
 _VALUE = r"(?!['\"]?\$|\d{1,9}(?!\w)|-)(?:'[^']+'|\"[^\"]+\"|[^\s'\"&;,<>]+)"
 _SET = rf"(?<![\w-])()({_NAME})(=){_VALUE}"
 _FLAG = rf"(?<![\w-])(--)({_NAME})(\s+){_VALUE}"
+# a word of an error stands behind a colon, too, but has no digit
+_HEADING = rf"(?<![\w-])()({_NAME})(:\s{{1,2}})(?=\S{{0,200}}\d)(?=\S{{8}}){_VALUE}"
 _FIELD = rf"(['\"])({_NAME})(\1: (['\"]))[^'\"]+(?=\4)"
 
 
@@ -81,8 +92,9 @@ def without_secrets(text: str) -> str:
     for pattern in (_BLOCK, _FORMS, _IN_URL, _HOOK):
         text = re.sub(pattern, BLANK, text)
     text = re.sub(_KEY, rf"\1{BLANK}", re.sub(_HEADER, rf"\1 {BLANK}", text))
-    text = re.sub(_FIELD, _without_value, text)
-    return re.sub(_FLAG, _without_value, re.sub(_SET, _without_value, text))
+    for pattern in (_FIELD, _HEADING, _SET, _FLAG):
+        text = re.sub(pattern, _without_value, text)
+    return text
 
 
 def _without_value(found: re.Match[str]) -> str:

@@ -52,6 +52,9 @@ def test_a_secret_is_left_out_wherever_it_stands(secret: tuple[str, str]) -> Non
         "max_tokens=2k num_tokens=1_000_000_000 tokens=12345678901 tokens=3e9",
         "sort_key=loss monitor_key=val_loss primary_key=id --eos-token eos --pad-token '<pad>'",
         "{'key': 'layer1.weight'}",
+        "invalid credentials: the server has refused them",
+        "wrong password: try again; token: 12345; max_tokens: 4096; sort_key: loss_1234567",
+        "https://discord.com/channels/1/2, https://api.telegram.org/file",
         "unexpected key=module.layer1.weight_12",
         "hpc-elastic submit --resume /scratch/alice/key=value/sk-learn-experiments-2024",
     ],
@@ -97,7 +100,8 @@ def test_names_of_secrets(name: str) -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    "part", ["key-", "a-", "'key': ", "--key ", "eyJ", "://a:", "KEY='", "bearer a", "sk-"]
+    "part",
+    ["key-", "a-", "'key': ", "--key ", "eyJ", "://a:", "KEY='", "bearer a", "sk-", "key: ", "a-key: b"],
 )
 def test_a_long_line_takes_no_longer_than_its_length(part: str) -> None:
     """Other users' programs write some of the texts; this one would take hours where a pattern goes back."""

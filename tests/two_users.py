@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import struct
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 
 ALICE, BOB, GROUP = 61001, 61002, 61000
+ACL = "system.posix_acl_access"
+_NO_ID = 0xFFFFFFFF  # in an ACL: no user or group of its own
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
 
 
@@ -83,6 +86,12 @@ def _value_of(uid: int, act: Callable[[], Any]) -> tuple[bool, Any]:
         return True, act()
     except BaseException:  # noqa: BLE001 - all of it is told
         return False, traceback.format_exc()
+
+
+def acl_for(uid: int) -> bytes:
+    """Return the value of `ACL` with which one more user may write, and the group may only read."""
+    entries = [(1, 7, _NO_ID), (2, 7, uid), (4, 5, _NO_ID), (16, 7, _NO_ID), (32, 5, _NO_ID)]
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
 
 
 @pytest.fixture

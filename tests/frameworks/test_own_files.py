@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +17,9 @@ from hpc_elastic.frameworks import ElasticLoop, latest
 from hpc_elastic.frameworks.own_files import close_to_others, own_path, remove_below
 from hpc_elastic.frameworks.saving import Saves
 from tests.frameworks.test_saving import in_run
-from tests.two_users import ALICE, BOB, TwoUsers, needs_root, two_users
+from tests.two_users import ACL, ALICE, BOB, TwoUsers, acl_for, needs_root, two_users
 
 __all__ = ["two_users"]
-NO_ID = 0xFFFFFFFF  # in an ACL: no user or group of its own
 
 
 def save(run: Path, files: int = 2) -> str:
@@ -287,10 +285,8 @@ def test_what_an_acl_lets_another_user_write_is_refused(two_users: TwoUsers, wha
     two_users.act(ALICE, lambda: place.mkdir(mode=0o755))
     two_users.act(ALICE, lambda: place.chmod(0o755))
     two_users.act(ALICE, lambda: _write_as(file, 0o644))
-    entries = [(1, 7, NO_ID), (2, 7, BOB), (4, 5, NO_ID), (16, 7, NO_ID), (32, 5, NO_ID)]
-    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
     try:
-        os.setxattr(place if what == "the directory" else file, "system.posix_acl_access", acl)
+        os.setxattr(place if what == "the directory" else file, ACL, acl_for(BOB))
     except OSError:
         pytest.skip("the file system has no ACLs")
 
