@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from mutate_lib.tree import end_all_in
 
-FAST = "not (slow or torch or slurm or shared_fs or chaos or packaging or browser)"
+FAST = "not (slow or slurm or shared_fs or chaos or packaging or browser)"
 NOTHING_RAN = 5
 _TEST_S = 30  # the most that a fast test may take
 _MEMORY_KB = 8 << 20  # of address space: a fault may ask for memory without end
@@ -119,7 +119,8 @@ def _environment(environ: Mapping[str, str], scratch: Path) -> dict[str, str]:
         for name, value in environ.items()
         if not name.startswith(("PYTHON", "PYTEST", "VIRTUAL_ENV"))
     }
-    return {**kept, "TMPDIR": str(scratch)}
+    one_thread = {"OMP_NUM_THREADS": "1"}  # of torch: several tests run at once, each in a fork
+    return {**kept, **one_thread, "TMPDIR": str(scratch)}
 
 
 def _read(path: Path) -> list[Ended]:
