@@ -81,6 +81,18 @@ def test_only_tasks_that_come_back_are_started(paths: RunPaths) -> None:
     assert ["update 7_1 StartTime=now+3"] == slurm.done
 
 
+def test_a_task_that_slurm_has_forgotten_meanwhile_is_left_alone(paths: RunPaths) -> None:
+    """The next one is started all the same."""
+
+    class Forgetful(Slurm):
+        def show_job(self, job_ref: str) -> dict[str, str] | None:
+            """Know the second task alone."""
+            return None if job_ref == "7_1" else super().show_job(job_ref)
+
+    slurm = Forgetful(BACK, BACK._replace(number=2), **WAITS)
+    assert ["7_2"] == start_returned(paths, "7", slurm)
+
+
 def test_a_task_that_was_never_requeued_keeps_its_begin(paths: RunPaths) -> None:
     """Its user has chosen when it begins; squeue alone tells the two not apart."""
     slurm = Slurm(BACK, **{**WAITS, "Restarts": "0"})

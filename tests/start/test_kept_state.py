@@ -116,6 +116,16 @@ def test_values_of_single_ranks_alone_are_not_called_a_state(world: World) -> No
     assert "the state of step 30" == again.text
 
 
+def test_a_state_is_of_its_own_step_whatever_single_ranks_have_noted(world: World) -> None:
+    """The values of a rank may be one step ahead of the state that others have kept."""
+    with scratch_directory([str(world.place)]) as scratch:
+        Path(scratch, RESCUED).write_bytes(b"state")
+        Path(scratch, "own-1-0-0").write_bytes(own_file(31, b""))
+        made = kept_state.keep(scratch, world.mine, NOW, STAYS_S)
+    assert made is not None
+    assert (30, "the state of step 30") == (made.step, made.text)
+
+
 def test_only_states_that_are_newer_than_the_checkpoint_stay(world: World) -> None:
     """After a drain with its checkpoint nothing does."""
     world.save(20)

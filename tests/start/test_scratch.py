@@ -71,6 +71,15 @@ def test_the_next_agent_removes_what_a_dead_one_has_left(tmp_path: Path) -> None
     assert ["hpc_elastic-notes"] == os.listdir(tmp_path)
 
 
+@pytest.mark.parametrize("begin", ["", "other-", "hpc_elastic-"])
+def test_a_directory_of_another_program_stays_though_its_name_ends_so(tmp_path: Path, begin: str) -> None:
+    """Beside the user's folder a name has to begin as this package's do for that user."""
+    left = left_by_a_dead_agent(tmp_path)
+    other = left.rename(tmp_path / f"{begin}{left.name}")
+    remove_left(str(tmp_path))
+    assert 3 == len(os.listdir(other))
+
+
 def test_an_agent_of_another_container_keeps_its_directory(tmp_path: Path) -> None:
     """Its process id is not known here, but it holds the lock."""
     with named_for_the_dead(tmp_path) as living:

@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from hpc_elastic.errors import StoreError, TakenOverError
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.ids import Env
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, TooFewError
 from hpc_elastic.meet.shared_run import SharedRun
+from hpc_elastic.node.outcome import Outcome
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.array_task import TaskStart
+from hpc_elastic.record.journal import Cause, Decision, Drained, RunEnded
+from hpc_elastic.record.run_log import read_records, read_state
 from hpc_elastic.start import without_script
-from hpc_elastic.start.without_script import place_before_a_round
+from hpc_elastic.start.without_script import finish_in_its_place, place_before_a_round, record_takeover
 from hpc_elastic.store.memory import MemoryStore
+from hpc_elastic.store.root import HeldRoot
 from hpc_elastic.testing.clock import FakeClock
-from tests.meet.build import formed, start
+from tests.meet.build import E0, formed, start
 from tests.meet.one_node import SETTINGS, MakeNode, node_maker
 from tests.slurm.stand_in import FakeJob
+
+
+class Signalled(NamedTuple):
+    """The signals that have come."""
+
+    last_signal: int | None = None
 
 
 class Opened(NamedTuple):
     """The part of an agent that tells of its run."""
 
     run: SharedRun
+    loop: Signalled = Signalled()
+    root: HeldRoot | None = None
 
 
 JOB = ("n1", "n2", "n3")
@@ -99,3 +116,105 @@ def test_a_round_without_the_batch_host_has_none(node: MakeNode) -> None:
     alone = node("n2", expected=JOB, batch_host="n1")
     assert 1 == alone.next_rendezvous().world_size
     assert None is place_before_a_round(alone.run)
+
+
+def drained(cause: Cause) -> Drained:
+    """Return the end of a start."""
+    return Drained(E0, cause, None, "")
+
+
+@pytest.mark.parametrize(
+    ("ending", "is_in_vain"),
+    [
+        (None, False),
+        (drained(Cause.PREEMPTION), False),
+        (drained(Cause.JOIN_TIMEOUT), True),
+    ],
+)
+def test_a_job_is_finished_from_here_where_all_have_waited_in_vain(
+    node: MakeNode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ending: Drained | None,
+    *,
+    is_in_vain: bool,
+) -> None:
+    """For a batch host that never came; after another end the record of the round's members decides."""
+    job = FakeJob(tmp_path / "slurm")
+    for name, value in {"PATH": str(job.bin), "SLURM_JOB_ID": "7", Env.SUBMISSION: "0"}.items():
+        monkeypatch.setenv(name, value)
+    second = node("n2", expected=JOB, batch_host="n1", settings=ALL_OF_THEM)
+    second._enter()
+    second.run.commit(start(expected=JOB))
+    if ending is not None:
+        second.run.commit(ending)
+    second.run.refresh()
+    assert 0 == place_before_a_round(second.run)
+    said: list[int | None] = []
+    monkeypatch.setattr(without_script, "_finish_job", lambda _, __, place, **___: said.append(place))
+    opened: Any = Opened(second.run)
+    finish_in_its_place(RunPaths(tmp_path), None, opened, ExitCode.REQUEUE)
+    assert [0 if is_in_vain else None] == said
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "number", "is_asked"),
+    [
+        (ExitCode.REQUEUE, signal.SIGTERM, True),
+        (ExitCode.REQUEUE, None, False),
+        (ExitCode.OK, signal.SIGTERM, False),
+    ],
+)
+def test_a_task_asks_whether_its_script_was_killed(  # noqa: PLR0913 - a row of the table
+    node: MakeNode,
+    run_paths: RunPaths,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    exit_code: int,
+    number: int | None,
+    *,
+    is_asked: bool,
+) -> None:
+    """If it was told to leave by a signal, and its start is not over otherwise."""
+    job = FakeJob(tmp_path / "slurm")
+    for name, value in {"PATH": str(job.bin), "SLURM_JOB_ID": "8", Env.SUBMISSION: "0"}.items():
+        monkeypatch.setenv(name, value)
+    opened: Any = Opened(node("n1").run, Signalled(number))
+    finish_in_its_place(run_paths, TaskStart("7_1", 0, 0), opened, exit_code)
+    assert is_asked == bool(job.questions)
+
+
+def test_nobody_stands_in_for_a_users_own_script(
+    node: MakeNode, run_paths: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm is not even asked."""
+    job = FakeJob(tmp_path / "slurm")
+    monkeypatch.setenv("PATH", str(job.bin))
+    monkeypatch.delenv(Env.SUBMISSION, raising=False)
+    opened: Any = Opened(node("n1").run, Signalled(signal.SIGTERM))
+    finish_in_its_place(run_paths, TaskStart("7_1", 0, 0), opened, ExitCode.REQUEUE)
+    assert [] == job.questions
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_the_end_of_a_run_is_written_where_its_directory_is_now(
+    node: MakeNode, run_paths: RunPaths, *, is_taken: bool
+) -> None:
+    """If another one took its place: the reason is there when it comes back."""
+    root = HeldRoot(run_paths.root)
+    moved = RunPaths(f"{run_paths.root}-moved")
+    os.rename(run_paths.root, moved.root)
+    os.mkdir(run_paths.root, 0o700)
+    reason = "another directory is in its place"
+    error = TakenOverError(reason) if is_taken else StoreError(reason)
+    opened: Any = Opened(node("n1").run, root=root)
+    for _ in range(2):
+        record_takeover(opened, Outcome(ExitCode.FAILED, reason, error=error))
+    root.close()
+    state = read_state(moved)
+    assert [] == os.listdir(run_paths.root)
+    if not is_taken:
+        assert state.ending is None
+        return
+    assert RunEnded(Decision.FAILED, ExitCode.FAILED, reason, None) == state.ending
+    assert 1 == len(read_records(moved))
