@@ -8,11 +8,13 @@ import threading
 
 import pytest
 
-from hpc_elastic.frameworks.torch.background import Background
+from hpc_elastic.frameworks.torch.background import Background, HostCopies
+from hpc_elastic.frameworks.torch.train_state import load_torch
 
 ENDS = """
 import atexit, os, sys
-from hpc_elastic.frameworks.torch.background import Background
+from hpc_elastic.frameworks.torch.background import Background, HostCopies
+from hpc_elastic.frameworks.torch.train_state import load_torch
 atexit.register(print, "the program's own exit function")
 def fails(): raise OSError(28, "No space left on device")
 def works(): pass
@@ -77,3 +79,51 @@ def test_the_outcome_is_known_without_waiting() -> None:
     assert background.look() is False
     assert "I/O error" in str(background.wait())
     assert background.look() is True
+
+
+def test_waiting_lasts_as_long_as_the_work() -> None:
+    """And returns its error; no longer than a limit, if there is one. Without any work there is nothing."""
+    background, goes_on, found = Background("test"), threading.Event(), list[BaseException | None]()
+    assert background.wait() is None
+
+    def fails() -> None:
+        goes_on.wait()
+        raise OSError(5, "I/O error")
+
+    background.start(fails)
+    assert background.wait(0.01) is None
+    assert background.is_busy
+    waiting = threading.Thread(target=lambda: found.append(background.wait()))
+    waiting.start()
+    waiting.join(0.1)
+    assert [] == found
+    goes_on.set()
+    waiting.join(60.0)
+    assert ["[Errno 5] I/O error"] == [str(error) for error in found]
+    assert (False, None) == (background.is_busy, background.wait())
+
+
+def test_what_follows_the_work_is_done_after_an_error_too() -> None:
+    """The section of a save ends."""
+    background, told = Background("test"), list[str]()
+
+    def fails() -> None:
+        told.append("work")
+        raise OSError(5, "I/O error")
+
+    background.start(fails, lambda: told.append("after"))
+    assert "I/O error" in str(background.wait())
+    assert ["work", "after"] == told
+
+
+@pytest.mark.torch
+def test_a_copy_of_a_state_lies_in_the_same_memory_each_time() -> None:
+    """And has the values of its moment."""
+    torch = pytest.importorskip("torch")
+    copies, weight = HostCopies(load_torch()), torch.ones(3)
+    first = copies.stage({"w": weight, "n": 1})
+    weight.add_(1)
+    assert ([1.0] * 3, 1) == (first["w"].tolist(), first["n"])
+    second = copies.stage({"w": weight, "n": 2})
+    assert ([2.0] * 3, 2) == (second["w"].tolist(), second["n"])
+    assert first["w"].data_ptr() == second["w"].data_ptr() != weight.data_ptr()

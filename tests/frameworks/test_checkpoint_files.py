@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hpc_elastic.errors import InputError, UnfitFileError
-from hpc_elastic.frameworks.torch.checkpoint_files import OwnFiles
-from hpc_elastic.record.checkpoint_files import CheckpointFacts, write_facts
+from hpc_elastic.frameworks.torch.checkpoint_files import OwnFiles, damage, not_saved, text_at_end
+from hpc_elastic.record.checkpoint_files import CheckpointFacts, SavedFile, write_facts
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
@@ -171,3 +172,117 @@ def test_a_complete_checkpoint_is_never_written_into(saved: Path) -> None:
     write_facts(str(saved.parent), CheckpointFacts(5, 1, 0.0, 0.1, 0.2))
     with pytest.raises(FileExistsError, match="there is a complete checkpoint of this step"):
         FILES.mkdir(saved.parent)
+
+
+def test_a_file_that_is_not_as_it_was_written_is_damage(saved: Path) -> None:
+    """The first one of those that are looked at is named, with what is wrong."""
+    other = saved.with_name("__0_0.distcp")
+    with FILES.create_stream(other, "wb") as stream:
+        stream.write(b"more ")
+        stream.write(b"bytes")
+    mine, more = (
+        SavedFile(saved.name, 4, zlib.crc32(b"mine")),
+        SavedFile(other.name, 10, zlib.crc32(b"more bytes")),
+    )
+    place = str(saved.parent)
+    assert {mine, more} <= {*FILES.written()}
+    assert ["", "", ""] == [damage(place, files) for files in ([], [mine], [mine, more])]
+    assert "the checksum of .metadata does not fit" == damage(place, [more, mine._replace(checksum=1)])
+    assert "the checksum of .metadata does not fit" == damage(place, [mine._replace(size=5), more])
+    other.write_bytes(b"more Bytes")
+    assert f"the checksum of {other.name} does not fit" == damage(place, [mine, more])
+    other.unlink()
+    assert f"{other.name}: No such file or directory" == damage(place, [mine, more])
+
+
+def test_a_file_that_others_could_write_is_no_damage(saved: Path) -> None:
+    """The load refuses it, with a text of its own."""
+    saved.chmod(0o666)
+    assert "" == damage(str(saved.parent), [SavedFile(saved.name, 1, 1)])
+
+
+def test_checksums_of_large_files_are_of_all_their_bytes(saved: Path) -> None:
+    """They are read in pieces."""
+    data, files = bytes(range(256)) * 20_000, OwnFiles(None)
+    with files.create_stream(saved, "wb") as stream:
+        stream.write(data)
+    file = SavedFile(saved.name, len(data), zlib.crc32(data))
+    assert "" == damage(str(saved.parent), [file])
+    assert [file] == files.written()
+
+
+def test_a_file_keeps_its_checksum_under_another_name(saved: Path) -> None:
+    """As PyTorch renames the metadata once it is whole."""
+    files = OwnFiles(_Renames())
+    draft = saved.with_name(".metadata.tmp")
+    with files.create_stream(draft, "wb") as stream:
+        stream.write(b"draft")
+    files.rename(draft, saved)
+    assert [SavedFile(saved.name, 5, zlib.crc32(b"draft"))] == files.written()
+    assert b"draft" == saved.read_bytes()
+
+
+class _Renames:
+    """PyTorch's access to files, as far as it renames them."""
+
+    def rename(self, path: Path, new_path: Path) -> None:
+        """Give a file another name."""
+        os.rename(path, new_path)
+
+
+def test_no_descriptor_stays_open(saved: Path) -> None:
+    """Neither of a file nor of its directory, also where the file is refused."""
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        assert b"mine" == content(saved)
+        with FILES.create_stream(saved, "wb") as stream:
+            stream.write(b"mine")
+        saved.parent.chmod(0o777)
+        with pytest.raises(UnfitFileError):
+            content(saved)
+        saved.parent.chmod(0o700)
+        saved.chmod(0o666)
+        with pytest.raises(UnfitFileError):
+            content(saved)
+        saved.chmod(0o600)
+    assert before == len(os.listdir("/proc/self/fd"))
+
+
+def test_a_fifo_in_the_place_of_the_directory_is_not_waited_for(saved: Path) -> None:
+    """It is no directory; a user who may rename a directory above can make one."""
+    moved = saved.parent.rename(saved.parent.with_name("moved"))
+    os.mkfifo(saved.parent, 0o600)
+    with pytest.raises(NotADirectoryError):
+        content(saved)
+    assert b"mine" == content(moved / saved.name)
+
+
+class _SaveError(Exception):
+    """The error of a save, as PyTorch tells it of all ranks."""
+
+    def __init__(self, **failures: BaseException) -> None:
+        super().__init__("many lines")
+        self.failures = {int(rank[1:]): (error, "its stack") for rank, error in failures.items()}
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "number"),
+    [
+        (OSError(28, "No space left on device"), "not saved: OSError: [Errno 28] No space", 28),
+        (ValueError("odd"), "not saved: ValueError: odd: /x", None),
+        (
+            _SaveError(r3=OSError(5, "I/O error"), r4=ValueError("x")),
+            "not saved on rank 3: OSError: [Errno 5]",
+            5,
+        ),
+        (_SaveError(), "not saved: _SaveError: many lines: /x", None),
+    ],
+)
+def test_a_save_that_has_failed_says_where_and_why(
+    error: BaseException, words: str, number: int | None
+) -> None:
+    """In one line, with the number of the error if it has one."""
+    found = not_saved(7, "/x", error)
+    assert f"the checkpoint of step 7 was {words}" in str(found)
+    assert number == found.errno
+    assert "fix: call checkpoints.wait() before the program ends" in text_at_end(found)

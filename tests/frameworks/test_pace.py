@@ -43,6 +43,44 @@ def test_few_questions_are_asked_whatever_a_step_takes() -> None:
     assert 25 > len(asked)
 
 
+def test_the_first_question_is_asked_after_the_first_step() -> None:
+    """Also of a training that goes on from a step, and after a save."""
+    clock, asked = FakeClock(), list[int]()
+    steps = [0]
+
+    def told(value: Any) -> Any:
+        asked.append(steps[0])
+        return value
+
+    pace = SavePace(clock, told)
+    for steps[0] in range(1, 4):
+        pace.is_due(steps[0])
+    assert 1 == asked[0]
+    pace.resume(100, None, Disturbances())
+    for steps[0] in range(101, 104):
+        pace.is_due(steps[0])
+    assert 101 in asked
+    pace.saved(200, None)
+    for steps[0] in range(201, 204):
+        pace.is_due(steps[0])
+    assert 201 in asked
+
+
+def test_a_save_is_due_at_one_step_whoever_asks_again() -> None:
+    """Ten steps of six seconds are the first minute; then the next interval begins."""
+    clock = FakeClock()
+    pace = SavePace(clock, lambda value: value)
+    for step in range(1, 10):
+        clock.advance(6.0)
+        assert not pace.is_due(step)
+    clock.advance(6.0)
+    assert pace.is_due(10)
+    assert pace.is_due(10)
+    pace.saved(10, SaveTimes(1.0, 2.0))
+    assert not pace.is_due(10)
+    assert not pace.is_due(11)
+
+
 def test_a_start_after_a_fault_knows_the_cost_of_a_save() -> None:
     """Its first interval is that of the run, not a minute."""
     clock = FakeClock()

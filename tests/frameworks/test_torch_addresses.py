@@ -23,6 +23,7 @@ from hpc_elastic.frameworks.torch.addresses import (
 )
 from hpc_elastic.frameworks.torch.addresses import _chosen as chosen
 from hpc_elastic.frameworks.torch.addresses import _is_for_others as is_for_others
+from hpc_elastic.frameworks.torch.addresses import _numbers as numbers
 from hpc_elastic.frameworks.torch.addresses import _ordered as ordered
 from hpc_elastic.frameworks.torch.meeting import Reach
 from hpc_elastic.testing.waiting import wait_until
@@ -47,6 +48,24 @@ def port() -> Iterator[int]:
     """Return a port on all addresses of this machine where connections are taken, and nothing is said."""
     with socket.create_server(("", 0)) as listener:
         yield listener.getsockname()[1]
+
+
+def test_a_name_leads_to_its_addresses_ipv4_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the resolver otherwise; a name that nobody knows has none."""
+    answers = [
+        (family, socket.SOCK_STREAM, 6, "", (address, 0))
+        for family, address in (
+            (socket.AF_INET6, "fd00::1"),
+            (socket.AF_INET, "10.0.0.2"),
+            (socket.AF_INET6, "fd00::2"),
+            (socket.AF_INET, "10.0.0.1"),
+        )
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: list(answers))
+    assert ["10.0.0.2", "10.0.0.1", "fd00::1", "fd00::2"] == numbers("n1")
+    assert [] == numbers("")
+    monkeypatch.undo()
+    assert [] == numbers(NO_NAME)
 
 
 def test_what_is_told_is_read_back() -> None:
