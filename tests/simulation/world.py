@@ -11,6 +11,7 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from greenlet import getcurrent, greenlet
 
@@ -99,11 +100,12 @@ class Node:
         self.disturbed_until = -1.0
         self.blind: tuple[float, float] = (-1.0, -1.0)  # the last time it could not see, from and to
         self._greenlet: greenlet | None = None
+        self._turn = 0  # of the wait that it is in; turns that were planned for others are void
 
     def start(self, program: Callable[[], None]) -> None:
         """Have the node run a program, once the world gives it a turn."""
         self._greenlet = greenlet(lambda: self._run(program), parent=self.world.hub)
-        self.world.at(self.ready_at, self._take_turn)
+        self._plan_turn()
 
     def _run(self, program: Callable[[], None]) -> None:
         try:
@@ -114,11 +116,14 @@ class Node:
             self.error = error
         self.is_over = True
 
-    def _take_turn(self) -> None:
-        if self.is_over or self._greenlet is None:
+    def _plan_turn(self) -> None:
+        self.world.at(self.ready_at, partial(self._take_turn, self._turn))
+
+    def _take_turn(self, turn: int) -> None:
+        if self.is_over or self._greenlet is None or turn != self._turn:
             return
         if self.ready_at > self.world.now:  # it was frozen meanwhile
-            self.world.at(self.ready_at, self._take_turn)
+            self._plan_turn()
             return
         self.world.running = self
         self._greenlet.switch()
@@ -131,8 +136,26 @@ class Node:
         world = self.world
         ready_at = world.now + seconds if seconds > 0 else world.now
         self.ready_at = max(self.ready_at, ready_at)
-        world.at(self.ready_at, self._take_turn)
-        world.hub.switch()
+        self._plan_turn()
+        self._hand_over()
+
+    def wait_roused(self, seconds: float | None) -> None:
+        """Hand over, and go on once it is roused, or so much later [s]; None: without an end."""
+        if self.is_killed:
+            raise Killed
+        if seconds is not None:
+            self.ready_at = self.world.now + max(seconds, 0.0)
+            self._plan_turn()
+        self._hand_over()
+
+    def rouse(self) -> None:
+        """Have it go on that waits for that."""
+        self.ready_at = self.world.now
+        self._plan_turn()
+
+    def _hand_over(self) -> None:
+        self.world.hub.switch()
+        self._turn += 1
         if self.is_killed:
             raise Killed
 

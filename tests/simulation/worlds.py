@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from hpc_elastic.record import journal
 from tests.simulation.array import ArrayScenario
 from tests.simulation.endings.scenario import ENDINGS, Endings
 from tests.simulation.faults import USUAL
@@ -109,10 +113,32 @@ def simulate(seed: int, world: str, *, is_verbose: bool = False) -> Scenario | E
     """
     scenario = _scenario(seed, world, is_verbose=is_verbose)
     try:
-        scenario.run()
+        with _each_record_parsed_once():
+            scenario.run()
     except Exception as error:
         raise Failure(seed, world, scenario, error) from error
     return scenario
+
+
+@contextmanager
+def _each_record_parsed_once() -> Iterator[None]:
+    """Keep what the real code makes of a record: all processes of a schedule read the same ones."""
+    parse_all = journal.parse_all
+    known: dict[tuple[int, bytes], journal.Record] = {}
+
+    def parse_new(found: Iterable[tuple[int, bytes]]) -> list[journal.Record]:
+        records = []
+        for one in found:
+            if one not in known:
+                (known[one],) = parse_all([one])
+            records.append(known[one])
+        return records
+
+    journal.parse_all = parse_new
+    try:
+        yield
+    finally:
+        journal.parse_all = parse_all
 
 
 def _scenario(seed: int, world: str, *, is_verbose: bool) -> Scenario | Endings:

@@ -42,6 +42,7 @@ from hpc_elastic.record.why_left import Notice
 from hpc_elastic.slurm.client.commands import look
 from hpc_elastic.slurm.client.job_standing import Standing, standing
 from hpc_elastic.slurm.end.bad_nodes import begin_with_nodes, run_with_nodes
+from hpc_elastic.slurm.end.batch_host import wait_until_removed
 from hpc_elastic.slurm.end.finish import Finish
 from hpc_elastic.slurm.end.unwritten import mark_text
 from hpc_elastic.slurm.run_jobs.job_start import Ended, Start
@@ -466,17 +467,19 @@ class Agents:
 
     def _in_place_of_the_script(self) -> None:
         """Finish the start where the batch script is gone, as `hpc_elastic.slurm.end.batch_host` does."""
-        slurm, ref = self.start._slurm(), self.start.job.ref
-        stands = Standing.UNKNOWN
-        while stands is Standing.UNKNOWN or self.start.lost_node:
+        start, slurm, ref = self.start, self.start._slurm(), self.start.job.ref
+        if start.lost_node == start.nodes[0]:
+            clock = ProcessClock(self.node)
+            wait_until_removed(slurm, ref, start.lost_node, clock, handled=lambda: False, pause_s=1.0)
+        elif self._why_it_ends(slurm) is not Standing.SCRIPT_DIED:
+            return
+        finish = start._finish_of(self.node, self.epoch, 0)
+        finish.budgets = finish.budgets._replace(max_relaunch=0)
+        start._run(finish)
+
+    def _why_it_ends(self, slurm: SimulatedSlurm) -> Standing:
+        """Ask Slurm until it answers."""
+        while True:
             with suppress(HpcElasticError):
-                job = look(slurm, ref)
-                stands = standing(job, self.start.restart)
-                is_given_up = job is None or self.start.lost_node not in job.node_list.split(",")
-                if stands is not Standing.UNKNOWN and is_given_up:
-                    break
+                return standing(look(slurm, self.start.job.ref), self.start.restart)
             self.node.wait(1.0)
-        if stands in (Standing.SCRIPT_DIED, Standing.RUNNING):
-            finish = self.start._finish_of(self.node, self.epoch, 0)
-            finish.budgets = finish.budgets._replace(max_relaunch=0)
-            self.start._run(finish)

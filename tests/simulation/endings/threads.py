@@ -13,7 +13,6 @@ from hpc_elastic.slurm.end import requeue
 from hpc_elastic.slurm.watch import job_watch
 from tests.simulation.world import Node, World
 
-LOOK_S = 0.1  # between two looks at something that a thread waits for [s]
 _USERS: tuple[Any, ...] = (requeue, job_watch)
 
 
@@ -89,10 +88,12 @@ class _Event:
     def __init__(self, world: World) -> None:
         self._world = world
         self._is_set = False
+        self._waiting: list[Node] = []
 
     def set(self) -> None:
         """Let who waits go on."""
         self._is_set = True
+        _rouse(self._waiting)
 
     def clear(self) -> None:
         """Have others wait again."""
@@ -100,7 +101,8 @@ class _Event:
 
     def wait(self, timeout: float) -> bool:
         """Wait until it is set, for so long at most [s]; tell whether it is."""
-        _wait(self._world, lambda: self._is_set, timeout)
+        if not self._is_set:
+            _wait(self._world, self._waiting, timeout)
         return self._is_set
 
 
@@ -109,7 +111,7 @@ class _Condition:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._notified = 0
+        self._waiting: list[Node] = []
 
     def __enter__(self) -> None:
         pass
@@ -119,18 +121,25 @@ class _Condition:
 
     def notify(self) -> None:
         """Let who waits go on."""
-        self._notified += 1
+        _rouse(self._waiting)
 
     def wait(self, timeout: float | None) -> None:
         """Wait until it is notified, for so long at most [s]."""
-        before = self._notified
-        _wait(self._world, lambda: self._notified > before, timeout)
+        _wait(self._world, self._waiting, timeout)
 
 
-def _wait(world: World, is_over: Callable[[], bool], timeout: float | None) -> None:
-    until = None if timeout is None else world.now + timeout
-    while not is_over() and (until is None or world.now < until):
-        world.running.wait(LOOK_S if until is None else min(LOOK_S, until - world.now))
+def _wait(world: World, waiting: list[Node], timeout: float | None) -> None:
+    node = world.running
+    waiting.append(node)
+    node.wait_roused(timeout)
+    if node in waiting:
+        waiting.remove(node)
+
+
+def _rouse(waiting: list[Node]) -> None:
+    for node in waiting:
+        node.rouse()
+    waiting.clear()
 
 
 @contextmanager
