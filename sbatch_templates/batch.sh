@@ -29,7 +29,7 @@ begin_job() {
   export HPC_ELASTIC_EXPEDITED=${4:-}
   [ "${3:-0}" = 0 ] || agent+=(--warn-timeout="$3")
   require_run
-  [ "${SLURM_RESTART_COUNT:-0}" = 0 ] || begin_again
+  [ "${SLURM_RESTART_COUNT:-0} $HPC_ELASTIC_LINK" = '0 0' ] || begin_again
 }
 
 # Has the ends of earlier starts charged that nobody was left to record, and ends the job if a budget is spent

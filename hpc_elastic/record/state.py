@@ -246,7 +246,8 @@ def _epoch(state: RunState, entry: EpochStarted) -> RunState:
 def _stop_still_wanted(state: RunState, entry: EpochStarted) -> DrainRequested | None:
     """Return a user's wish to stop that the end of a job's start has overtaken."""
     asked = state.drain
-    is_next_start = entry.job_id == state.job_id != "" and entry.epoch.submission == state.epoch.submission
+    is_job = entry.job_id == state.job_id or entry.epoch.link > state.epoch.link  # the next one of a chain
+    is_next_start = is_job and entry.job_id != "" and entry.epoch.submission == state.epoch.submission
     if asked is None or asked.cause is not Cause.STOP or state.drained is not None or not is_next_start:
         return None
     return asked if asked.then is Then.LEAVE else None

@@ -29,6 +29,13 @@ def test_a_stop_that_a_requeue_has_overtaken_still_counts() -> None:
     assert (Cause.STOP, True) == (state.leave_cause, state.leaving)
 
 
+def test_a_stop_between_two_jobs_of_a_chain_still_counts() -> None:
+    """The next job leaves at once, though Slurm knows it by another id."""
+    following = start(E0._replace(link=1))._replace(job_id="18")
+    assert after(start(), formed(1), STOP, following).leaving
+    assert not after(start(), formed(1), STOP, following._replace(job_id="")).leaving
+
+
 def test_a_stop_that_was_carried_out_is_over() -> None:
     """Whoever starts the run again wants it to run."""
     assert not after(start(), formed(1), STOP, Drained(E0, Cause.STOP, 4, ""), start(REQUEUED)).leaving

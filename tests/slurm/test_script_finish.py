@@ -59,6 +59,14 @@ def test_a_further_start_begins_unless_a_budget_is_spent(
     assert sruns == len(node.lines("sruns"))
 
 
+@pytest.mark.parametrize("link", ["0", "1"])
+def test_the_next_job_of_a_chain_looks_after_those_before_it(tmp_path: Path, link: str) -> None:
+    """Slurm has started it once, but it is a further start of the run."""
+    node = make_node(tmp_path)
+    assert 75 == node.run([("0", 75)] if link != "0" else [("", 75)], "0", link)
+    assert (link != "0") == ("--begins" in node.lines("calls")[0]["words"])
+
+
 def test_a_sigterm_while_earlier_ends_are_counted_is_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from hpc_elastic.exit_codes import ExitCode
@@ -32,7 +34,7 @@ from hpc_elastic.record.journal import (
 from hpc_elastic.record.node_faults import node_faults
 from hpc_elastic.record.run_log import open_log, read_records, read_state
 from hpc_elastic.record.state import RunState
-from hpc_elastic.slurm.client.answers import PastStart, read_past_starts
+from hpc_elastic.slurm.client.answers import LostNodeState, PastStart, read_past_starts
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.bad_nodes import begin_with_nodes
 from hpc_elastic.slurm.end.begin import charge
@@ -67,11 +69,20 @@ def causes(state: RunState, epoch: Epoch, told: SlurmSays) -> list[tuple[Cause, 
     [
         (
             (),
-            SlurmSays(log=LOG),
+            SlurmSays(log=LOG, failed=frozenset({"n1"})),
             Cause.NODE_LOSS,
             ("n1",),
         ),  # the batch host went with all that it would have said
+        ((), SlurmSays(log=LOG, failed=frozenset({"n1", "n2"})), Cause.NODE_LOSS, ()),  # not it alone
+        ((), SlurmSays(log=LOG), Cause.UNKNOWN, ()),  # its batch script may have been killed
+        ((), SlurmSays(log=LOG, failed=frozenset({"n2"})), Cause.UNKNOWN, ()),
         ((), SlurmSays([PastStart("NODE_FAIL", ("n1", "n2"))], LOG), Cause.NODE_LOSS, ("n1",)),
+        (
+            (),
+            SlurmSays([PastStart("NODE_FAIL", ("n1", "n2"))], LOG, frozenset({"n1", "n2"})),
+            Cause.NODE_LOSS,
+            (),
+        ),
         (
             (),
             SlurmSays([PastStart("NODE_FAIL", ("n1", "n2"))], WORD.format("NODE FAILURE")),
@@ -120,7 +131,8 @@ def test_an_end_with_a_record_is_not_charged_again(entries: tuple[Entry, ...]) -
 def test_without_a_known_batch_host_the_first_node_is_it() -> None:
     """Slurm runs the script there; an old start has not recorded it."""
     began = state_of(BEGAN._replace(batch_host=""), ROUND)
-    assert [(Cause.NODE_LOSS, ("n1",))] == causes(began, NEXT, SlurmSays(log=LOG))
+    told = SlurmSays(log=LOG, failed=frozenset({"n1"}))
+    assert [(Cause.NODE_LOSS, ("n1",))] == causes(began, NEXT, told)
 
 
 def test_starts_that_no_agent_has_begun_are_charged_too() -> None:
@@ -132,7 +144,7 @@ def test_starts_that_no_agent_has_begun_are_charged_too() -> None:
     third = FIRST._replace(restart=3)
     found = [one.cause for one in of_job(state_of(BEGAN, ROUND), third, SlurmSays(log=log))]
     assert [Cause.PREEMPTION, Cause.UNKNOWN, Cause.TIME_LIMIT] == found
-    assert [0, 1, 2] == [one.restart for one in of_job(RunState(), third, SlurmSays())]
+    assert [0, 1, 2] == [one.epoch.restart for one in of_job(RunState(), third, SlurmSays())]
     assert "PREEMPTION" in part_of(log, 0)
     assert "TIME LIMIT" not in part_of(log, 1)
 
@@ -162,6 +174,21 @@ def test_the_rows_of_the_accounting_are_starts() -> None:
     assert ("n1", "n2") == rows[0].nodes
 
 
+class Anew(Slurm):
+    """Slurm, whose nodes that are asked about have started anew.
+
+    Args:
+        job: the other commands.
+    """
+
+    def __init__(self, job: FakeJob) -> None:
+        super().__init__(job.environ)
+
+    def node_states(self, names: Sequence[str], job_ref: str | None) -> dict[str, LostNodeState]:  # noqa: ARG002
+        """Return the first one, which is the batch host, so that it was lost alone."""
+        return {names[0]: LostNodeState("idle", "", 1e12, in_job=True)}
+
+
 def begin(
     paths: RunPaths, job: FakeJob, restart: int, budgets: RequeueBudgets
 ) -> tuple[Ended | None, list[str]]:
@@ -169,7 +196,7 @@ def begin(
     said: list[str] = []
     start = Start(paths, FIRST._replace(restart=restart), "7", 2, local=False, srun_exit_code=0)
     job.set(Restarts=str(restart))
-    return Finish(start, budgets, Slurm(job.environ), FastClock(), said.append).begin(), said
+    return Finish(start, budgets, Anew(job), FastClock(), said.append).begin(), said
 
 
 def log_of(paths: RunPaths, text: str) -> None:
@@ -410,9 +437,15 @@ def test_the_end_of_a_task_is_charged_to_its_round() -> None:
     member = member_of(state, TASK)
     assert member is not None
     assert OLD == member.node_id
-    lost, _ = of_task(state, member, SlurmSays(log=LOG))
+    failed = SlurmSays(log=LOG, failed=frozenset({"n1"}))
+    lost, _ = of_task(state, member, failed, frozenset)
     assert RoundEnded(1, Cause.NODE_LOSS, ("n1",), None) == lost
-    left, _ = of_task(state, member, SlurmSays(log=WORD.format("PREEMPTION")))
+    all_lost, _ = of_task(state, member, failed, lambda: {OLD, "n2.6@9_1-0-0"})
+    assert RoundEnded(1, Cause.NODE_LOSS, ("n1", "n2"), None) == all_lost
+    unknown, _ = of_task(state, member, SlurmSays(log=LOG), frozenset)
+    assert isinstance(unknown, NodeLeft)
+    assert Cause.UNKNOWN is unknown.cause
+    left, _ = of_task(state, member, SlurmSays(log=WORD.format("PREEMPTION")), frozenset)
     assert isinstance(left, NodeLeft)
     assert (OLD, Cause.PREEMPTION) == (left.node_id, left.cause)
     assert 1 == state_of(BEGAN, TASKS, left).used(Cause.PREEMPTION)

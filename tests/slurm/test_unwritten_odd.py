@@ -15,9 +15,10 @@ from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.choices import RequeueBudgets
 from hpc_elastic.slurm.end.finish import Finish
 from hpc_elastic.slurm.run_jobs.job_start import Start
+from tests.slurm.forms import write_program
 from tests.slurm.stand_in import FakeJob
 from tests.slurm.test_finish import FastClock, job, paths, write
-from tests.slurm.test_unwritten import BEGAN, FIRST, LOG, ROUND, WORD, log_of
+from tests.slurm.test_unwritten import BEGAN, FIRST, LOG, ROUND, WORD, Anew, log_of
 
 __all__ = ["job", "paths"]
 
@@ -66,20 +67,51 @@ def test_a_log_that_is_a_link_is_not_read(paths: RunPaths, job: FakeJob, tmp_pat
     assert [Cause.UNKNOWN] == begin(paths, Slurm(job.environ))
 
 
+@pytest.mark.parametrize(
+    ("state", "up", "cause"),
+    [
+        ("idle", "2001-01-01T00:00:00", Cause.UNKNOWN),  # its batch script may have been killed
+        ("idle", "2099-01-01T00:00:00", Cause.NODE_LOSS),
+        ("down~not_responding", "2001-01-01T00:00:00", Cause.NODE_LOSS),
+        ("idle", "None", Cause.UNKNOWN),
+    ],
+)
+def test_a_log_without_a_word_blames_no_node_that_was_up(
+    paths: RunPaths, job: FakeJob, state: str, up: str, cause: Cause
+) -> None:
+    """Slurm tells whether the batch host is down, or has started anew since its start began."""
+    log_of(paths, LOG)
+    write(paths, BEGAN, ROUND)
+    rows = [
+        {"N": name, "T": state if name == "n1" else "idle", "nodelist": name, "statecomplete": state}
+        | {"P": "low*", "f": "(null)", "G": "(null)", "reason": "none"}
+        for name in ("n1",)
+    ]
+    write_program(job.bin / "sinfo", rows)
+    known = job.bin / "known"
+    (job.bin / "scontrol").rename(known)
+    shown = f"NodeName=n1 State=IDLE BootTime={up} SlurmdStartTime={up}"
+    (job.bin / "scontrol").write_text(
+        f'#!/bin/sh\nif [ "$2" = node ]; then echo {shown}; exit; fi; exec "{known}" "$@"\n'
+    )
+    (job.bin / "scontrol").chmod(0o755)
+    assert [cause] == begin(paths, Slurm({**job.environ, "PATH": f"{job.bin}:/usr/bin:/bin"}))
+
+
 def test_restart_counts_may_jump(paths: RunPaths, job: FakeJob) -> None:
     """Slurm counts the requeues by hand of a job that waits, too: no script has said a word in those."""
     log_of(paths, LOG)
     write(paths, BEGAN, ROUND)
-    assert [Cause.NODE_LOSS, *[Cause.UNKNOWN] * 3] == begin(paths, Slurm(job.environ), 4)
+    assert [Cause.NODE_LOSS, *[Cause.UNKNOWN] * 3] == begin(paths, Anew(job), 4)
     assert 4 == read_state(paths).requeues
-    assert 4 == len(begin(paths, Slurm(job.environ), 4))
+    assert 4 == len(begin(paths, Anew(job), 4))
 
 
 def test_a_script_of_a_former_start_that_is_late_counts_nothing(paths: RunPaths, job: FakeJob) -> None:
     """Its node was cut off, and it writes what it knows when the next start has charged its end already."""
     log_of(paths, LOG)
     write(paths, BEGAN, ROUND)
-    assert [Cause.NODE_LOSS] == begin(paths, Slurm(job.environ))
+    assert [Cause.NODE_LOSS] == begin(paths, Anew(job))
     write(paths, Drained(FIRST, Cause.PREEMPTION, 9, ""), Requeued(FIRST, Cause.PREEMPTION))
     state = read_state(paths)
     assert (1, 1, 0) == (state.requeues, state.used(Cause.NODE_LOSS), state.used(Cause.PREEMPTION))

@@ -277,12 +277,27 @@ def taken_away(state: LostNodeState, lost_at: float) -> str | None:
         lost_at: when its agent was found to be gone [s since the epoch].
     """
     words = state.words.lower()
-    is_silent = "not_responding" in words or "unknown" in words or "*" in words
-    if is_silent or state.up_since is None or state.up_since >= lost_at:
+    if _is_silent(words) or state.up_since is None or state.up_since >= lost_at:
         return None
     if "down" in words or "power" in words:
         return f"it was set down in Slurm ({state.reason})" if state.reason else "it was set down in Slurm"
     return None if state.in_job else "Slurm took it from the job though it was up"
+
+
+def has_failed(state: LostNodeState, since: float) -> bool:
+    """Tell whether a node is down, or has started anew.
+
+    Args:
+        state: in Slurm's words.
+        since: after this time [s since the epoch].
+    """
+    words = state.words.lower()
+    is_down = _is_silent(words) or "down" in words
+    return is_down or (state.up_since is not None and state.up_since >= since)
+
+
+def _is_silent(words: str) -> bool:
+    return "not_responding" in words or "unknown" in words or "*" in words
 
 
 def states_of(rows: Iterable[Sequence[str]]) -> dict[str, tuple[str, str]]:

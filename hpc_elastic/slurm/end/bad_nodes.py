@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.exit_codes import ExitCode
-from hpc_elastic.record.journal import Cause, Drained, Entry, EpochStarted, NodeLeft, NodeUnfit
+from hpc_elastic.record.journal import Cause, Drained, Entry, Epoch, EpochStarted, NodeLeft, NodeUnfit
 from hpc_elastic.record.node_faults import Blamed, node_faults
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.record.state import other_job
@@ -26,8 +26,8 @@ from hpc_elastic.slurm.run_jobs.job_start import Ended, Say, Start
 from hpc_elastic.slurm.run_jobs.submissions import read_links
 from hpc_elastic.store.node_events import Fault
 
-_LOST_AGAIN = 2  # so often a node may be lost with all that could record it: once may be chance
-_REASON = "earlier starts were lost on it, with all their processes"
+_LOST_AGAIN = 2  # so often a node may be lost: once may be chance
+_REASON = "it was lost in earlier starts"
 
 
 def run_with_nodes(
@@ -64,7 +64,7 @@ def run_with_nodes(
     requeue_of = look_after(start.paths, blamed, start.job_ref, slurm, clock, say)
     ended = finish()
     if ended.code == ExitCode.REQUEUE:
-        for number, job_ref in enumerate(_jobs_to_come(start, ended)):
+        for number, job_ref in enumerate(_jobs_to_go_on(start, ended)):
             said = () if number else requeue_of.said
             keep_off(requeue_of.of(job_ref)._replace(said=said), slurm, say)
     return ended
@@ -73,8 +73,9 @@ def run_with_nodes(
 def begin_with_nodes(finish: Finish, say: Say) -> Ended | None:
     """Begin a start, as `Finish.begin` does; then look at the nodes that the start before has lost.
 
-    A node on which starts were lost again and again, without a record of their own, is left out. Slurm takes
-    that of a job in the queue alone, so this start gives the job back.
+    A node that was lost twice in this submission, and of which no other fault is known since, is left out.
+    Slurm takes that of a job in the queue alone, so this start gives the job back. Of a chain the jobs that
+    wait do without it, and this one goes on: it has no other start.
 
     Args:
         finish: of the start.
@@ -87,27 +88,39 @@ def begin_with_nodes(finish: Finish, say: Say) -> Ended | None:
     if start.task is None and other_job(log.state, start.epoch, start.job_ref):
         return ended
     blamed = node_faults(log.records, start.paths.name)
-    last = start.epoch._replace(restart=start.restarts - 1)
-    is_new = start.task is None and note_taken(log, blamed, last, None, slurm, say)
+    last = _last_start(log, start)
+    is_new = last is not None and note_taken(log, blamed, last, None, slurm, say)
     if is_new:
         blamed = node_faults(log.records, start.paths.name)
     again = _lost_again(blamed, start)
     if not (is_new or again):
         return ended
     requeue_of = look_after(start.paths, blamed, start.job_ref, slurm, finish.clock, say)
-    if ended is not None:
-        if ended.code == ExitCode.REQUEUE:
-            keep_off(requeue_of.of(start.job_ref), slurm, say)
-        return ended
+    for job_ref in _waiting(start, ended):
+        keep_off(requeue_of.of(job_ref), slurm, say)
     out = [node for node in again if node in (requeue_of.nodes or ())]
-    if not out:
-        return None
+    if ended is not None or start.chain or not out:
+        return ended
     _stay_out(finish, out)
     return run_with_nodes(finish.run, log, start, slurm, finish.clock, say)
 
 
+def _waiting(start: Start, ended: Ended | None) -> list[str]:
+    """Return the jobs that wait as a start begins: the later ones of its chain, or it if it has ended."""
+    if ended is not None:
+        return [start.job_ref] if ended.code == ExitCode.REQUEUE else []
+    return _jobs_to_come(start) if start.chain else []
+
+
+def _last_start(log: RunLog, start: Start) -> Epoch | None:
+    """Return the newest start of a job before one; None for a task, and where there is none."""
+    began = [one.entry.epoch for one in log.records if isinstance(one.entry, EpochStarted)]
+    before = [epoch for epoch in began if epoch.script < start.epoch.script]
+    return max(before, default=None) if start.task is None else None
+
+
 def _lost_again(blamed: Sequence[Blamed], start: Start) -> list[str]:
-    """Return the nodes of a start on which earlier ones of its submission were lost, and no more is known."""
+    """Return the nodes of a start that its submission has lost twice, where no other fault came after."""
     own = [one.event for one in blamed if one.epoch.submission == start.epoch.submission]
     newest = {event.host: event.fault for event in own}
     losses = Counter(event.host for event in own if event.fault is Fault.NODE_LOSS)
@@ -138,13 +151,17 @@ def _stay_out(finish: Finish, nodes: Sequence[str]) -> None:
         write(Drained(epoch, Cause.NODE_LOSS, None, f"nothing is started on {names}: {_REASON}"))
 
 
-def _jobs_to_come(start: Start, ended: Ended) -> list[str]:
+def _jobs_to_go_on(start: Start, ended: Ended) -> list[str]:
     """Return the jobs that go on with the run: the later ones of its submission, else this one again."""
     if ended.next_job:
         return [ended.next_job]
+    return _jobs_to_come(start) or [start.job_ref]
+
+
+def _jobs_to_come(start: Start) -> list[str]:
+    """Return the later jobs of a submission."""
     try:
         links = [] if start.task is not None else read_links(start.paths, start.epoch.submission)
     except (HpcElasticError, OSError):
         links = []
-    later = [link.job_id for link in links if link.number > start.link and link.job_id]
-    return later or [start.job_ref]
+    return [link.job_id for link in links if link.number > start.link and link.job_id]

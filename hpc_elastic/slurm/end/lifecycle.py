@@ -413,8 +413,8 @@ def stopped_before(facts: Facts) -> Choice | None:
         facts: all that is known; the ends of earlier starts are not recorded yet.
     """
     state, mine = facts.state, facts.epoch
-    is_next = (state.epoch.submission, state.epoch.link) == (mine.submission, mine.link)
-    is_next = is_next and state.epoch.script < mine.script and not facts.is_task
+    is_next = state.epoch.submission == mine.submission and state.epoch.script < mine.script
+    is_next = is_next and not facts.is_task
     if not is_next or facts.other_job or state.ending is not None or state.drained is None:
         return None
     return ended_as(stopped(state)) if state.drained.cause is Cause.STOP else None

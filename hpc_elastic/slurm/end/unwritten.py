@@ -8,17 +8,23 @@ The next start finds that out, and charges the end to its cause before it begins
     Slurm's accounting has it as REQUEUED, and the
       agents knew no reason for their signal      -> a requeue by hand
     agents had been asked to leave                -> the cause of that
-    the log is there, without any such word       -> the batch host was lost: Slurm tells all others there
     Slurm's accounting has it as REQUEUED         -> a requeue by hand
+    the log is there, without any such word, and
+      by Slurm the batch host is down, or has
+      started anew since                          -> that node was lost
     else                                          -> not known
 
-Of a task of an array the end of its last start is charged to the round in which it was.
+A batch script that was killed leaves such a log, too, so the log alone blames no node.
+
+The jobs of a chain follow each other as the starts of one job do. Of a task of an array the end of its last
+start is charged to the round in which it was.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.array_task import TaskStart, start_of
@@ -40,7 +46,7 @@ from hpc_elastic.slurm.client.job_standing import due_to
 
 NOT_KNOWN = "nothing tells why"
 _BY_HAND = "REQUEUED"
-_SILENT = "neither Slurm nor an agent has said a word"
+_SILENT = "neither Slurm nor an agent has said a word, and its node was down or has started anew since"
 _CAUSE_OF = {
     "NODE_FAIL": Cause.NODE_LOSS,
     "BOOT_FAIL": Cause.NODE_LOSS,
@@ -56,12 +62,15 @@ class SlurmSays(NamedTuple):
 
     accounted: Sequence[PastStart] = ()  # by Slurm's accounting, one for each start; empty if it is not known
     log: str = ""  # the end of the log of the batch script
+    failed: frozenset[str] = frozenset()  # nodes that are down, or have started anew since the newest start
+    job_id: str = ""  # of an earlier job of a chain
 
 
 class Unwritten(NamedTuple):
     """The end of a start without a record."""
 
-    restart: int  # of the job or task
+    epoch: Epoch  # of the start
+    job_id: str  # its job
     cause: Cause
     nodes: tuple[str, ...]  # that were lost, as far as that is known
     why: str  # for people
@@ -96,46 +105,63 @@ def part_of(log: str, restart: int, *, has_run: bool = False) -> str:
     return "" if began is None else log[began:]
 
 
-def of_job(state: RunState, epoch: Epoch, told: SlurmSays) -> list[Unwritten]:
-    """Return the ends of earlier starts of a job that have no record, the oldest first.
+def of_job(
+    state: RunState,
+    epoch: Epoch,
+    told: SlurmSays,
+    earlier: Mapping[int, SlurmSays] = MappingProxyType({}),
+) -> list[Unwritten]:
+    """Return the ends of earlier starts of a job, or of its chain, that have no record, the oldest first.
 
     Args:
         state: the run, before this start has begun in it.
         epoch: of this start.
-        told: by Slurm.
+        told: by Slurm about its job.
+        earlier: the same about earlier jobs of the chain, by their links.
     """
     known = state.epoch
-    place, mine = (known.submission, known.link), (epoch.submission, epoch.link)
-    is_mine = place == mine
-    if place > mine or (is_mine and has_ended(state)):
+    is_same = known.submission == epoch.submission
+    if known.submission > epoch.submission or (is_same and (known.link > epoch.link or has_ended(state))):
         return []
-    first = 0
-    if is_mine:
-        is_recorded = state.requeued or state.ending is not None  # one that is held was put back for that
-        first = known.restart + is_recorded
-    return [_end(state, epoch._replace(restart=restart), told) for restart in range(first, epoch.restart)]
+    if is_same and known.link == epoch.link:
+        return [_end(state, epoch._replace(restart=one), told) for one in range(_first(state), epoch.restart)]
+    last, found = known.link if is_same else -1, []
+    for link, says in sorted(earlier.items()):
+        if link == last and _first(state) == known.restart:
+            found.append(_end(state, known, says))
+        elif last < link < epoch.link and says.log.strip():  # else it was cancelled as it waited
+            found.append(_end(state, epoch._replace(link=link, restart=0), says))
+    return found + [_end(state, epoch._replace(restart=one), told) for one in range(epoch.restart)]
+
+
+def _first(state: RunState) -> int:
+    """Return the restart count of the first start whose end has no record; one that is held was put back."""
+    return state.epoch.restart + (state.requeued or state.ending is not None)
 
 
 def _end(state: RunState, epoch: Epoch, told: SlurmSays) -> Unwritten:
-    began = state.epoch.script == epoch.script
+    began, job_id = state.epoch.script == epoch.script, told.job_id
     row = told.accounted[epoch.restart] if epoch.restart < len(told.accounted) else None
     nodes = row.nodes if row is not None else state.expected if began else ()
-    cause, why, is_silent = _cause(
-        state if began else None, row, part_of(told.log, epoch.restart, has_run=began)
-    )
-    if cause is not Cause.NODE_LOSS:
-        return Unwritten(epoch.restart, cause, (), why)
     host = (state.batch_host,) if began and state.batch_host else nodes[:1]
-    return Unwritten(epoch.restart, cause, host if is_silent or len(nodes) == 1 else (), why)
+    failed = told.failed if began else frozenset()
+    log = part_of(told.log, epoch.restart, has_run=began)
+    cause, why, is_silent = _cause(state if began else None, row, log, has_failed=not failed.isdisjoint(host))
+    is_known = len(failed) <= 1 and (is_silent or len(nodes) == 1)  # several at once: by the power, say
+    lost = host if cause is Cause.NODE_LOSS and is_known else ()
+    return Unwritten(epoch, job_id, cause, lost, why)
 
 
-def _cause(state: RunState | None, row: PastStart | None, log: str) -> tuple[Cause, str, bool]:
+def _cause(
+    state: RunState | None, row: PastStart | None, log: str, *, has_failed: bool
+) -> tuple[Cause, str, bool]:
     """Return why a start has ended, the same for people, and whether its batch host has said nothing.
 
     Args:
         state: the run, if the start has begun in it.
         row: of Slurm's accounting.
         log: the part of the log that the start has written.
+        has_failed: whether Slurm says that its batch host, or the node of the task, has failed since.
     """
     asked = None if state is None else drain_cause(state)
     said = due_to(log)
@@ -150,7 +176,7 @@ def _cause(state: RunState | None, row: PastStart | None, log: str) -> tuple[Cau
         return asked, "its agents had been asked to leave", False
     if by_hand:
         return Cause.REQUEUE, f"Slurm has it as {_BY_HAND}", False
-    if is_silent and row is None:
+    if is_silent and row is None and has_failed:
         return Cause.NODE_LOSS, _SILENT, True
     return Cause.UNKNOWN, NOT_KNOWN, False
 
@@ -163,24 +189,21 @@ def _is_guess(state: RunState) -> bool:
     return asked.asked.answer not in (Answer.CONFIRMS, Answer.DENIES)
 
 
-def entries_of(
-    found: Iterable[Unwritten], state: RunState, epoch: Epoch, job_id: str
-) -> list[EpochStarted | Requeued]:
+def entries_of(found: Iterable[Unwritten], state: RunState, job_id: str) -> list[EpochStarted | Requeued]:
     """Return the records of the ends of earlier starts of a job.
 
     Args:
         found: these.
         state: the run before.
-        epoch: of the start that has found them.
-        job_id: its job.
+        job_id: the job of the start that has found them.
     """
     made: list[EpochStarted | Requeued] = []
     for one in found:
-        mine = Epoch(epoch.submission, epoch.link, one.restart, 0)
+        mine = one.epoch._replace(relaunch=0)
         if state.epoch.script == mine.script:
             mine = state.epoch
         else:
-            made.append(EpochStarted(mine, job_id, ()))
+            made.append(EpochStarted(mine, one.job_id or job_id, ()))
         made.append(Requeued(mine, one.cause, f"found by the next start: {one.why}", nodes=one.nodes))
     return made
 
@@ -201,19 +224,25 @@ def member_of(state: RunState, start: TaskStart) -> Member | None:
     return None
 
 
-def of_task(state: RunState, member: Member, told: SlurmSays) -> tuple[Entry, str]:
+def of_task(
+    state: RunState, member: Member, told: SlurmSays, ended: Callable[[], Collection[str]]
+) -> tuple[Entry, str]:
     """Return the record of the end of an earlier start of a task, and its cause for people.
 
     Args:
         state: the run; a round runs.
         member: the agent of that start in it.
         told: by Slurm.
+        ended: returns the agents of the round whose starts are over by Slurm. They were lost with this one,
+            and the next starts of their tasks come later.
     """
     known = start_of(member.node_id)
     restart = 0 if known is None else known.restart
     row = told.accounted[restart] if restart < len(told.accounted) else None
-    cause, why, _ = _cause(None, row, part_of(told.log, restart, has_run=True))
-    number = 0 if state.running is None else state.running.number
-    if cause is Cause.NODE_LOSS:
-        return RoundEnded(number, cause, (member.node,), None), why
+    log = part_of(told.log, restart, has_run=True)
+    cause, why, _ = _cause(None, row, log, has_failed=member.node in told.failed)
+    if cause is Cause.NODE_LOSS and state.running is not None:
+        over = {member.node_id, *ended()} - state.left
+        nodes = tuple(one.node for one in state.running.members if one.node_id in over)
+        return RoundEnded(state.running.number, cause, nodes, None), why
     return NodeLeft(state.epoch, member.node_id, member.node, cause, f"found by the next start: {why}"), why
