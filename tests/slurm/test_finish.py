@@ -513,3 +513,17 @@ def test_agents_are_started_again_where_slurm_is_silent_by_then(paths: RunPaths,
 
     ended, _ = finish(paths, job, srun_exit_code=137, clock=Silent())
     assert (ExitCode.RELAUNCH, 2) == (ended.code, ended.nodes)
+
+
+@pytest.mark.parametrize(("holds", "calls"), [(True, ["scontrol hold 7"]), (False, ["scancel 7"])])
+def test_a_job_that_slurm_has_put_back_does_not_start_for_a_failed_run(
+    paths: RunPaths, job: FakeJob, calls: list[str], *, holds: bool
+) -> None:
+    """It would wait in the queue, and then only tell that the run is over."""
+    write(paths, *DRAINED)
+    job.set(JobState="PENDING", Restarts="1")
+    start = Start(paths, EPOCH, "7", 2, local=False, srun_exit_code=75)
+    budgets, said = RequeueBudgets(max_requeues=0, holds=holds), list[str]()
+    ended = Finish(start, budgets, Slurm(job.environ), FastClock(), said.append).run()
+    assert (ExitCode.REQUEUE if holds else ExitCode.FAILED) == ended.code
+    assert calls == [call for call in job.calls if "Comment" not in call]

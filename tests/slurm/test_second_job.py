@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from hpc_elastic.exit_codes import ExitCode
@@ -18,6 +20,7 @@ from hpc_elastic.record.journal import (
     Then,
 )
 from hpc_elastic.record.run_log import read_records, read_state
+from hpc_elastic.slurm.client.answers import PastStart
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.bad_nodes import run_with_nodes
 from hpc_elastic.slurm.end.choices import RequeueBudgets
@@ -94,3 +97,58 @@ def test_a_job_of_a_script_of_ones_own_takes_up_a_run_that_no_other_job_works_on
     start = Start(paths, EPOCH, "7", 2, local=False, srun_exit_code=137)
     found = with_own_submission(start, read_records(paths), read_state(paths), lambda _job: is_active)
     assert submission == found.epoch.submission
+
+
+class Overtaken(Slurm):
+    """Slurm, as another job begins the run in the moment in which it is asked.
+
+    Args:
+        job: the commands.
+        begins: has the other job begin.
+    """
+
+    def __init__(self, job: FakeJob, begins: Callable[[], None]) -> None:
+        super().__init__(job.environ)
+        self._begins = begins
+
+    def show_job(self, job_ref: str) -> dict[str, str] | None:
+        """Return the facts of a job."""
+        self._begins()
+        return super().show_job(job_ref)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({}, 137),  # its agents were killed as they began
+        ({"JobState": "COMPLETING", "Reason": "TimeLimit"}, 143),
+        ({"JobState": "CANCELLED"}, 143),
+    ],
+    ids=["start again", "requeue", "end"],
+)
+def test_a_job_that_another_one_overtakes_does_nothing(
+    paths: RunPaths, job: FakeJob, fields: dict[str, str], code: int
+) -> None:
+    """No agent had begun the run when its finish read the records."""
+    job.set(**fields)
+    slurm, said = Overtaken(job, lambda: write(paths, OTHER, ROUND)), list[str]()
+    start = Start(paths, EPOCH, "7", 2, local=False, srun_exit_code=code, is_submitted=True)
+    ended = Finish(start, RequeueBudgets(), slurm, FastClock(), said.append).run()
+    assert (ExitCode.USAGE, []) == (ended.code, job.calls)
+    assert [OTHER, ROUND] == [record.entry for record in read_records(paths)]
+    assert "the run belongs to job 6, so nothing is done to it" == said[-1]
+
+
+def test_a_second_job_that_another_one_overtakes_as_it_begins_charges_nothing(
+    paths: RunPaths, job: FakeJob
+) -> None:
+    """It was started again before any agent had begun the run; the other one's start has not ended."""
+
+    class Late(Slurm):
+        def past_starts(self, job_ref: str) -> list[PastStart]:  # noqa: ARG002 - there are none
+            write(paths, OTHER, ROUND)
+            return []
+
+    start = Start(paths, EPOCH._replace(restart=1), "7", 2, local=False, srun_exit_code=0)
+    assert Finish(start, RequeueBudgets(), Late(job.environ), FastClock(), print).begin() is None
+    assert [OTHER, ROUND] == [record.entry for record in read_records(paths)]

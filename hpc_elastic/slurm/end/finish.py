@@ -35,7 +35,7 @@ from hpc_elastic.record.journal import (
 )
 from hpc_elastic.record.progress import BEGINNING, trained
 from hpc_elastic.record.run_log import RunLog, open_log
-from hpc_elastic.record.state import RunState, has_ended
+from hpc_elastic.record.state import RunState, has_ended, other_job
 from hpc_elastic.slurm.client.commands import Slurm, look
 from hpc_elastic.slurm.client.job_standing import JobFacts, Standing, due_to, standing
 from hpc_elastic.slurm.client.parse import JobState
@@ -78,6 +78,10 @@ from hpc_elastic.store import files
 
 _SLURM = (SlurmCommandError, SlurmNotFoundError)
 _RELAUNCH_PAUSE_S = 2.0
+
+
+class _AnotherJobsError(Exception):
+    """Another job has begun the run since the state of it was read: this one has no part in it."""
 
 
 class Finish:
@@ -154,9 +158,27 @@ class Finish:
         """Carry a choice out; jobs that have nothing left to do are taken away."""
         others = self._successors() if self.start.task is None else self._other_tasks()
         ended = _Doing(self, others, facts, records).do(choice)
-        if has_ended(ended.state) and not facts.other_job:
+        if has_ended(ended.state) and not self.other_job(ended.state):
             others.cancel()
+            self._take_back(facts, ended.state)
         return ended
+
+    def other_job(self, state: RunState) -> str:
+        """Return the job that the run belongs to by now, if it is not this one; empty for a task."""
+        start = self.start
+        return "" if start.task is not None else other_job(state, start.epoch, start.job_ref)
+
+    def _take_back(self, facts: Facts, state: RunState) -> None:
+        """Take a job out of the queue that Slurm has put back there, where the run has failed."""
+        start, is_failed = self.start, state.ending is not None and state.ending.decision is Decision.FAILED
+        is_back = standing(facts.job, start.restarts) is Standing.REQUEUED
+        if start.local or facts.is_task or not (is_failed and is_back):
+            return
+        try:
+            self.slurm.cancel(start.job_ref)
+            self.say(f"took job {start.job_ref} out of the queue, where there is nothing left to do")
+        except _SLURM:
+            self.say(f"job {start.job_ref} waits for nothing: scancel {start.job_ref}")
 
     def _is_active(self, job_id: str) -> bool:
         """Tell whether a job runs or waits; one of which Slurm tells nothing may."""
@@ -350,6 +372,13 @@ class _Doing:
     def do(self, choice: Choice) -> Ended:
         """Print why, carry it out, and return the end of the script."""
         self._say(choice.why)
+        try:
+            return self._done(choice)
+        except _AnotherJobsError:
+            self._facts = self._facts._replace(state=self._log.state)
+            return self.do(lifecycle.decide(self._facts, self._finish.budgets))
+
+    def _done(self, choice: Choice) -> Ended:
         match choice:
             case Exit(code, _, record):
                 return self._ended(self._end_as(code, record))
@@ -392,7 +421,21 @@ class _Doing:
         return epoch_now(self._log.state, epoch.submission) if self._facts.is_task else epoch
 
     def _write(self, entry: Entry) -> RunState:
-        return self._finish.patiently(lambda: self._log.commit(lambda _state: entry))
+        return self._finish.patiently(lambda: self._commit(entry))
+
+    def _commit(self, entry: Entry) -> RunState:
+        """Add a record.
+
+        Raises:
+            _AnotherJobsError: the run is no longer this job's.
+        """
+
+        def choose(state: RunState) -> Entry:
+            if self._finish.other_job(state):
+                raise _AnotherJobsError
+            return entry
+
+        return self._log.commit(choose)
 
     def _begin(self) -> None:
         """Record the start that this script belongs to, if no agent came to do it."""
@@ -411,7 +454,7 @@ class _Doing:
         """
         said = f"{self._name}: {text}" if self._facts.is_task else text
         try:
-            self._log.commit(lambda _state: Note(self._epoch, said))
+            self._commit(Note(self._epoch, said))
         except StoreError as error:
             if insists and is_full(error):
                 self._write(Note(self._epoch, said))
