@@ -374,7 +374,8 @@ def _notices_of(options: LaunchOptions, slurm: SlurmEnv | None, loop: EventLoop)
     def watch() -> Notices:
         from hpc_elastic.slurm.watch.job_watch import WatchOptions, watch_job  # noqa: PLC0415 - not to start
 
-        wanted = WatchOptions(options.times.drain.warning, options.watch_node_drain)
+        has_script = Env.SUBMISSION in os.environ
+        wanted = WatchOptions(options.times.drain.warning, options.watch_node_drain, hands_back=has_script)
         if slurm.task is not None:
             from hpc_elastic.slurm.watch.array_delay import watch_task  # noqa: PLC0415 - nor this
 

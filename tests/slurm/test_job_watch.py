@@ -101,6 +101,7 @@ class Heard:
         slurm: Slurm,
         clock: Clock | None = None,
         warning_s: float = 10.0,
+        hands_back: bool = True,
         **place: object,
     ) -> None:
         self._woken = threading.Semaphore(0)
@@ -108,7 +109,7 @@ class Heard:
         self.held_up = 0.0
         self.slurm = slurm
         job = JobPlace(paths, "7", 0, ("n1", "n2"), None)._replace(**place)  # type: ignore[arg-type]
-        options = WatchOptions(warning_s=warning_s, node_drain=True)
+        options = WatchOptions(warning_s=warning_s, node_drain=True, hands_back=hands_back)
         self.watch = JobWatch(job, options, slurm, clock or SystemClock(), self)
 
     def hear(self, notice: Notice) -> None:
@@ -586,6 +587,20 @@ def test_a_job_without_its_script_is_requeued_before_slurm_is_asked_for_more(lis
     heard.watch.ask_why(SystemClock().monotonic(), is_warning=False)
     assert Cause.LAUNCH_FAILURE is heard.next().cause
     assert ["7"] == slurm.requeued
+
+
+def test_a_job_of_a_script_of_the_users_own_is_not_requeued(
+    listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing in it says that it wants that; its user learns why the agents leave."""
+    monkeypatch.setattr(requeue, "LOOK_S", 0.001)
+    heard = listen(slurm := Answers({"JobState": "FAILED", "Reason": "JobLaunchFailure"}), hands_back=False)
+    heard.held_up = 5.0
+    heard.watch.ask_why(SystemClock().monotonic(), is_warning=False)
+    assert Cause.LAUNCH_FAILURE is heard.next().cause
+    heard.watch.close()
+    assert [] == slurm.requeued
+    assert "last-resort" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_question_without_an_answer_is_asked_again(listen: Listen) -> None:

@@ -84,6 +84,9 @@ class WatchOptions(NamedTuple):
 
     warning_s: float = 90.0  # how long workers have after a warning
     node_drain: bool = False  # ask whether nodes of the job are being drained
+    hands_back: bool = (
+        True  # requeue a job whose batch script was killed; one of the user's own may not want it
+    )
 
 
 class JobWatch:
@@ -172,9 +175,10 @@ class JobWatch:
     def _start(self) -> None:
         if self._thread is None:
             job = self._place.job_ref, self._place.restarts
-            self._last_resort = LastResort(
-                self._slurm, job, self._clock, self._loop.held_up_s, self._tell_requeued
-            )
+            if self._options.hands_back:
+                self._last_resort = LastResort(
+                    self._slurm, job, self._clock, self._loop.held_up_s, self._tell_requeued
+                )
             self._thread = threading.Thread(target=self._run, name="job-watch", daemon=True)
             self._thread.start()
 
