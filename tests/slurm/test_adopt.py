@@ -25,6 +25,7 @@ srun --cpu-bind=none torchrun \\
     --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:29500 \\
     train.py --lr 0.1
 """
+LOOK = "trap '' TERM INT HUP USR1 USR2; hpc-elastic finish --run-dir PLACE --max-relaunch 0 --begins"
 PLACE = '"${HPC_ELASTIC_RESUME:-${SLURM_SUBMIT_DIR:-$PWD}/hpc_elastic_runs/run-$SLURM_JOB_ID}"'
 ADOPTED = """\
 #!/bin/bash
@@ -40,7 +41,7 @@ source ~/env/bin/activate
 export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 trap : TERM INT HUP USR1 USR2  # this shell outlives the signals that the agents save for
 begins=
-[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || begins=$(hpc-elastic finish --run-dir PLACE --max-relaunch 0 --begins)
+[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || begins=$(LOOK)
 ended=$?; [ "$begins" != 0 ] || exit "$ended"
 srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
 --kill-on-bad-exit=0 --wait=0 --no-kill --cpu-bind=none hpc-elastic run --run-dir PLACE \\
@@ -50,7 +51,7 @@ srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per
 ended=$?
 trap '' TERM INT HUP USR1 USR2
 hpc-elastic finish --run-dir PLACE --srun-exit-code "$ended" --max-relaunch 0
-"""
+""".replace("LOOK", LOOK)
 
 
 def changed(text: str) -> str:
@@ -254,6 +255,21 @@ def test_an_agent_gets_the_gpus_of_all_tasks_of_its_node(
     subprocess.run(["bash", "-uc", script], cwd=tmp_path, env=env, check=True)
     told = (tmp_path / "told").read_text().split()
     assert ([gpus] if gpus else []) == [word for word in told if word.startswith("--gpus")]
+
+
+def test_a_signal_does_not_end_the_look_at_earlier_starts(tmp_path: Path) -> None:
+    """They would stay uncounted, and the script goes on all the same."""
+    looks = 'case "$*" in *--begins) kill -TERM $$; echo 0; exit 75 ;; esac'
+    for name, body in {"srun": "touch begun", "hpc-elastic": looks}.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    script = changed("#!/bin/bash\nsrun torchrun train.py\n")
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "2"}
+    env["SLURM_RESTART_COUNT"] = "1"
+    for shell in ("bash", "sh"):
+        done = subprocess.run([shell, "-c", script], cwd=tmp_path, env=env, check=False)
+        assert 75 == done.returncode
+        assert not (tmp_path / "begun").exists()
 
 
 @pytest.mark.parametrize("strict", ["", "set -eu"])

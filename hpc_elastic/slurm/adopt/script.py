@@ -438,7 +438,7 @@ def finish_line(line: Line) -> str:
 
 def begin_lines(line: Line) -> list[str]:
     """Return the lines ahead of the training: a further start looks after the ends of earlier ones."""
-    begins = f"begins=$({_finish_command(line)} --max-relaunch 0 --begins)"
+    begins = f"begins=$(trap '' {SIGNALS}; {_finish_command(line)} --max-relaunch 0 --begins)"
     return [
         "begins=",
         f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || {begins}',
