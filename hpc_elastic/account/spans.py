@@ -17,6 +17,7 @@ from hpc_elastic.account.in_order import Event, SubmitTime, in_order, of_other_c
 from hpc_elastic.account.one_clock import one_clock
 from hpc_elastic.account.stops import Stop
 from hpc_elastic.named_tuple import NamedTuple
+from hpc_elastic.record.causes import FAILURES
 from hpc_elastic.record.journal import (
     Cause,
     Decision,
@@ -460,7 +461,7 @@ class _Walk:
     def _round_over(self, time: float, record: Record, before: RunState, after: RunState) -> None:
         ended = after.ended
         cause = ended.cause if ended is not None else None
-        is_asked = before.drain is not None and cause not in stops.FAILURES
+        is_asked = before.drain is not None and cause not in FAILURES
         tail = Bucket.DRAINING if is_asked else Bucket.NOTICING
         nodes, failure = (ended.nodes, ended.failure) if ended is not None else ((), None)
         self._pass(time)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hpc_elastic.named_tuple import NamedTuple
+from hpc_elastic.record.causes import CALLED_AWAY, FAILURES
 from hpc_elastic.record.journal import (
     NO_SIGNAL,
     Answer,
@@ -29,17 +30,6 @@ from hpc_elastic.record.state import RunState
 from hpc_elastic.record.why_left import Asker, asked_by, requeued_for, who_asked
 from hpc_elastic.record.worker_word import WorkerWord
 
-FAILURES = (Cause.CRASH, Cause.HANG, Cause.NODE_LOSS, Cause.AGENT_ERROR, Cause.LAUNCH_FAILURE)
-CALLED_AWAY = (
-    Cause.PREEMPTION,
-    Cause.TIME_LIMIT,
-    Cause.NODE_DRAIN,
-    Cause.REQUEUE,
-    Cause.UNKNOWN,
-    Cause.CANCEL,
-    Cause.LAUNCH_FAILURE,
-    Cause.NODE_LOSS,
-)  # why a single task of an array leaves, without a wish of the user about the run
 _WITH_WORDS = (Cause.LAUNCH_FAILURE, Cause.AGENT_ERROR, Cause.JOIN_TIMEOUT)
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from hpc_elastic.named_tuple import NamedTuple
+from hpc_elastic.record.causes import CAUSES
 from hpc_elastic.record.journal import Cause, DrainRequested, Epoch, Then
 from hpc_elastic.record.same_failure import lone_node, repeated_text
 from hpc_elastic.record.state import RunState
 from hpc_elastic.record.worker_word import Verdict, WorkerWord
 from hpc_elastic.settings.setting import usual
 from hpc_elastic.settings.table import JobSettings
-
-_WHAT = {Cause.CRASH: "a worker failed", Cause.HANG: "the workers hung"}
 
 
 class RestartBudgets(NamedTuple):
@@ -259,7 +258,7 @@ def _all_used(state: RunState, cause: Cause, budgets: RestartBudgets) -> str | N
         return f"nodes were lost {state.used(cause)} times, and max_node_losses = {limit}"
     rounds = {0: "", 1: " and the 1 restart is used"}.get(limit, f" and all {limit} restarts are used")
     by = " (max_hangs)" if cause is Cause.HANG else ""
-    return f"{_WHAT[cause]}{rounds}{by}"
+    return f"{CAUSES[cause].clause}{rounds}{by}"
 
 
 def _the_same_again(state: RunState, budgets: RestartBudgets) -> str | None:
@@ -268,4 +267,4 @@ def _the_same_again(state: RunState, budgets: RestartBudgets) -> str | None:
     if not is_newest or not budgets.same_failure or len(ends) < budgets.same_failure:
         return None
     nodes = len({member.node for member in state.round.members}) if state.round else None
-    return f"{_WHAT[ended.cause] if ended else ''}: {repeated_text(ends, nodes)} (same_failure)"
+    return f"{CAUSES[ended.cause].clause if ended else ''}: {repeated_text(ends, nodes)} (same_failure)"

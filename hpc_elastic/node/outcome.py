@@ -9,24 +9,12 @@ from hpc_elastic.errors import TakenOverError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.spec import RunResult, WorkerState
+from hpc_elastic.record.causes import CAUSES
 from hpc_elastic.record.journal import Cause, Decision
 from hpc_elastic.record.state import RunState
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.errors import FailureRecord, ProcessFailure
-
-
-_FOLLOWED = (
-    Cause.PREEMPTION,
-    Cause.NODE_DRAIN,
-    Cause.REQUEUE,
-    Cause.UNKNOWN,
-    Cause.TIME_LIMIT,
-    Cause.NODE_LOSS,
-    Cause.LAUNCH_FAILURE,
-    Cause.JOIN_TIMEOUT,
-    Cause.AGENT_ERROR,
-)
 
 
 class Outcome(NamedTuple):
@@ -42,7 +30,7 @@ class Outcome(NamedTuple):
     @property
     def is_followed(self) -> bool:
         """Whether another start of the run, or of this task, is to come, as far as this agent knows."""
-        return self.exit_code == ExitCode.REQUEUE and self.cause in _FOLLOWED
+        return self.exit_code == ExitCode.REQUEUE and self.cause is not None and CAUSES[self.cause].requeues
 
 
 FENCED = Outcome(ExitCode.FENCED, "a newer start of this run exists")

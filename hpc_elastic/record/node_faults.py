@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.array_task import start_of
+from hpc_elastic.record.causes import CALLED_AWAY, FAILURES
 from hpc_elastic.record.journal import (
     Cause,
     Drained,
@@ -36,14 +37,6 @@ from hpc_elastic.record.state import RunState, apply
 from hpc_elastic.record.worker_word import bad_node
 from hpc_elastic.store.node_events import Fault, NodeEvent
 
-_CALLED_AWAY = (
-    Cause.PREEMPTION,
-    Cause.NODE_DRAIN,
-    Cause.TIME_LIMIT,
-    Cause.CANCEL,
-    Cause.REQUEUE,
-    Cause.UNKNOWN,
-)
 CRASH_LOOP = 3  # failures in a row on one node of several, after which the node may be to blame
 
 
@@ -278,7 +271,7 @@ def _not_called_away(state: RunState, nodes: Iterable[str]) -> list[str]:
         return []
     gone = {one.node for one in state.round.members if one.node_id in state.left} if state.round else set()
     asker = None
-    if drain is not None and (drain.cause in _CALLED_AWAY or state.explained is not None):
+    if drain is not None and (drain.cause in CALLED_AWAY - FAILURES or state.explained is not None):
         asker = drain.node
     return [node for node in nodes if node != asker and node not in gone]
 

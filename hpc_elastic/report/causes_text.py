@@ -9,6 +9,7 @@ from signal import Signals
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.meet.member_names import natural, parse_name
 from hpc_elastic.record.array_task import start_of
+from hpc_elastic.record.causes import CAUSES
 from hpc_elastic.record.journal import (
     Cause,
     NodeLeft,
@@ -35,12 +36,11 @@ _NAMES = {
     233: "srun could not reach a node of the job",
 }
 _SIGNALLED = 128
-
-
 _MOST_NAMES = 4
 _MOST_WORDS = 80  # of a reason; the node's own line has all of it
 
-_UNFIT = "unfit node"
+_Nouns = tuple[str, str]  # for one and for several
+_UNFIT = ("unfit node", "unfit nodes")
 
 
 def restarts_text(counts: Mapping[Cause, int], signals: Mapping[str, int] | None = None) -> str:
@@ -50,9 +50,9 @@ def restarts_text(counts: Mapping[Cause, int], signals: Mapping[str, int] | None
         counts: rounds ended per cause.
         signals: how many of those that count as preemptions ended by a signal that Slurm has not said so of.
     """
-    words = {cause.value: number for cause, number in counts.items()}
-    named = dict(signals or {})
-    words[Cause.PREEMPTION.value] = counts.get(Cause.PREEMPTION, 0) - sum(named.values())
+    named = {(name, f"{name}s"): number for name, number in (signals or {}).items()}
+    words = {CAUSES[cause][:2]: number for cause, number in counts.items()}
+    words[CAUSES[Cause.PREEMPTION][:2]] = counts.get(Cause.PREEMPTION, 0) - sum(named.values())
     return _counted({**words, **named})
 
 
@@ -81,13 +81,14 @@ def requeues_text(records: Iterable[Record], submission: int) -> str:
 
     A node that was unfit is not among those that were lost, and a signal that a user sent is no preemption.
     """
-    words: Counter[str] = Counter()
+    words: Counter[_Nouns] = Counter()
     state = RunState()
     for record in records:
         entry = record.entry
         if isinstance(entry, Requeued) and entry.epoch.submission == submission:
             signal = requeued_for(state, entry).signal
-            words[_UNFIT if is_for_unfit(entry.cause, state) else signal or entry.cause.value] += 1
+            nouns = (signal, f"{signal}s") if signal else CAUSES[entry.cause][:2]
+            words[_UNFIT if is_for_unfit(entry.cause, state) else nouns] += 1
         state = fold(state, [record])
     return _counted(words)
 
@@ -138,21 +139,9 @@ def tasks_text(times: Mapping[str, int], most: int) -> str:
     return f"{text})"
 
 
-def _counted(counts: Mapping[str, int]) -> str:
-    told = sorted((-number, word) for word, number in counts.items() if number > 0)
-    return ", ".join(f"{-number} {noun_of(word, -number)}" for number, word in told)
-
-
-def noun_of(word: str, number: int) -> str:
-    """Return a cause as a noun: ``crash``, ``node losses``, ``time limits``."""
-    if word == Cause.MEMBERSHIP.value:
-        return "change of nodes" if number == 1 else "changes of nodes"
-    if word == Cause.REQUEUE.value:
-        return "by hand"
-    if word == Cause.UNKNOWN.value:
-        return "for an unknown cause"
-    several = "" if number == 1 else "es" if word.endswith(("s", "sh")) else "s"
-    return word.replace("_", " ") + several
+def _counted(counts: Mapping[_Nouns, int]) -> str:
+    told = sorted((-number, nouns) for nouns, number in counts.items() if number > 0)
+    return ", ".join(f"{-number} {nouns[number < -1]}" for number, nouns in told)
 
 
 def used_text(number: int, most: int | None, noun: str, causes: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from hpc_elastic.account.facts import is_untold
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.stop_rules import DrainTimes
+from hpc_elastic.record.causes import CAUSES
 from hpc_elastic.record.journal import (
     Cause,
     Decision,
@@ -34,20 +35,13 @@ from hpc_elastic.record.journal import (
     TaskStopped,
 )
 from hpc_elastic.record.state import RunState
-from hpc_elastic.report.timeline import CAUSES, failure_text, stop_text, task_stopped_text
+from hpc_elastic.report.timeline import failure_text, stop_text, task_stopped_text
 from hpc_elastic.settings.table import in_force
 from hpc_elastic.slurm.client.deadlines import Site, margin_s, stop_s
 from hpc_elastic.slurm.end.choices import budgets_of
 from hpc_elastic.text import count_text
 
 _REQUEUED = (Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.REQUEUE)
-_NEXT = {
-    Cause.CRASH: "crash",
-    Cause.HANG: "hang",
-    Cause.NODE_LOSS: "lost node",
-    Cause.PREEMPTION: "preemption",
-    Cause.TIME_LIMIT: "time limit",
-}
 _FAILS = "ends the run as failed"
 _UNKNOWN = (
     "submit has not started this run, so its --max-restarts is not known here: "
@@ -105,15 +99,14 @@ def _budgets(
     is_held = budgets.holds and has_queue and not spec.get("chain")
     then = "holds the run until you release it" if is_held else _FAILS
     used = state.used(cause)
-    if cause is Cause.CRASH:
-        yield _Budget("max_restarts", in_force(spec, "max_restarts"), used, _NEXT[cause], _FAILS)
-    if cause is Cause.HANG:
-        yield _Budget("max_hangs", in_force(spec, "max_hangs"), used, _NEXT[cause], _FAILS)
+    if cause in (Cause.CRASH, Cause.HANG):
+        row = CAUSES[cause]
+        yield _Budget(row.budget, in_force(spec, row.budget), used, row.noun, _FAILS)
     own = budgets.of(cause)
     if own is not None:  # nodes that are lost count when the job is requeued for one
         limit, budget = own
         lost = f"{then}, if the job is requeued for it" if cause is Cause.NODE_LOSS else then
-        yield _Budget(budget.value, limit, used, _NEXT[cause], lost)
+        yield _Budget(budget.value, limit, used, CAUSES[cause].noun, lost)
     if cause in _REQUEUED and task_restarts is None:
         yield _Budget("max_requeues", budgets.max_requeues, state.requeues, "requeue", then)
     elif cause in _REQUEUED:
@@ -332,16 +325,16 @@ def _told(entry: object) -> str:
     """Return the text of a record, with the node or worker that it is about."""
     text = "the job was handed back"
     if isinstance(entry, RoundEnded):
-        text = f"round {entry.number} ended: {CAUSES.get(entry.cause, entry.cause.value)}{_who(entry)}"
+        text = f"round {entry.number} ended: {CAUSES[entry.cause].clause}{_who(entry)}"
     elif isinstance(entry, DrainRequested):
         is_pause = entry.cause is Cause.MEMBERSHIP and entry.detail
-        cause = CAUSES.get(entry.cause, entry.cause.value)
+        cause = CAUSES[entry.cause].clause
         told = f"{cause}: told by {entry.node or 'a command'}"
         text = f"pause asked for: {entry.detail}" if is_pause else told
     elif isinstance(entry, DrainExplained):
         text = f"Slurm says: {entry.detail}"
     elif isinstance(entry, NodeLeft):
-        text = f"{entry.node} left: {CAUSES.get(entry.cause, entry.cause.value)}"
+        text = f"{entry.node} left: {CAUSES[entry.cause].alone}"
     elif isinstance(entry, SizeWanted):
         text = f"{count_text(entry.size, 'node')} wanted ({entry.detail})"
     elif isinstance(entry, RoundFormed):

@@ -7,12 +7,12 @@ from enum import Enum
 
 from hpc_elastic.meet.member_names import TERMINAL, MemberName, Phase, natural, parse_name
 from hpc_elastic.named_tuple import NamedTuple
+from hpc_elastic.record.causes import CAUSES
 from hpc_elastic.record.journal import Cause, Decision, Drained, Requeued, RoundFormed
 from hpc_elastic.record.state import RunState
 from hpc_elastic.record.why_left import requeued_for, who_asked
 from hpc_elastic.report.causes_text import unsaved_text
 from hpc_elastic.report.timeline import (
-    CAUSES,
     back_text,
     cause_text,
     ended_text,
@@ -210,7 +210,7 @@ def _requeued_text(view: RunView) -> str:
     if cause is None:
         return "requeued"
     asker = who_asked(view.state, cause) if back is None else requeued_for(view.state, back)
-    return f"requeued after {asker.text or CAUSES[cause]}"
+    return f"requeued after {asker.text or CAUSES[cause].clause}"
 
 
 def _back_text(view: RunView) -> str:
@@ -297,7 +297,7 @@ def _leaving(state: RunState, back: str) -> RunStatus:
     if state.drained is not None:
         return RunStatus(RunPhase.REQUEUED, f"{_drained_text(state, back)}, leaves the nodes")
     drain = state.drain
-    cause = who_asked(state, drain.cause).text or CAUSES[drain.cause] if drain is not None else ""
+    cause = who_asked(state, drain.cause).text or CAUSES[drain.cause].clause if drain is not None else ""
     where = f"; all running ranks stop at step {state.stop_step} at the latest"
     return RunStatus(RunPhase.DRAINING, f"draining: {cause}{'' if (state.stop_step or -1) < 0 else where}")
 

@@ -13,6 +13,7 @@ from typing import Any
 from hpc_elastic.account.facts import is_untold
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.named_tuple import NamedTuple
+from hpc_elastic.record.causes import CAUSES
 from hpc_elastic.record.journal import (
     Cause,
     Decision,
@@ -58,23 +59,6 @@ _MOST_NAMES = 8
 _MOST_WORDS = 120  # of an error, in one line
 _ONE_DECIMAL, _MINUTE, _HOUR, _DAY = 9.95, 60, 3600, 86400  # [s]
 _CENTURY = 36525 * _DAY
-CAUSES = {
-    Cause.CRASH: "a worker failed",
-    Cause.NODE_LOSS: "a node was lost",
-    Cause.MEMBERSHIP: "a node joins",
-    Cause.PREEMPTION: "preemption",
-    Cause.TIME_LIMIT: "the time limit",
-    Cause.STOP: "stopped by the user",
-    Cause.INTERRUPT: "interrupted",
-    Cause.JOIN_TIMEOUT: "too few nodes came",
-    Cause.AGENT_ERROR: "the agents could not go on",
-    Cause.HANG: "the workers hung",
-    Cause.CANCEL: "the job was cancelled",
-    Cause.NODE_DRAIN: "the drain of a node",
-    Cause.REQUEUE: "the job was requeued by hand",
-    Cause.UNKNOWN: "the cause is not known",
-    Cause.LAUNCH_FAILURE: "the agents could not start",
-}
 
 
 _NO_ROUND = (Cause.JOIN_TIMEOUT, Cause.NODE_LOSS, Cause.AGENT_ERROR)  # may end a start before its first
@@ -251,11 +235,12 @@ def why_text(cause: Cause, state: RunState) -> str:
         return unfit_text(state.unfit)
     drained = state.drained
     if cause is Cause.LAUNCH_FAILURE and drained is not None and drained.cause is cause:
-        return "the batch script was killed"  # agents leave for that alone; they have started
+        return CAUSES[cause].alone  # the batch script was killed: agents leave for that alone
     is_told = (
         cause is Cause.JOIN_TIMEOUT and drained is not None and drained.cause is cause and drained.detail
     )
-    return f"{CAUSES[cause]}: {drained.detail}" if is_told and drained is not None else CAUSES[cause]
+    clause = CAUSES[cause].clause
+    return f"{clause}: {drained.detail}" if is_told and drained is not None else clause
 
 
 def left_text(cause: Cause, state: RunState) -> str:
@@ -267,34 +252,34 @@ def cause_text(cause: Cause, state: RunState) -> str:
     """Return why a round ends, in a state that still knows the request."""
     drain = state.drain
     if drain is None or drain.then is not Then.REJOIN or drain.cause is not cause:
-        return who_asked(state, cause).text or CAUSES[cause]
+        return who_asked(state, cause).text or CAUSES[cause].clause
     if cause is not Cause.MEMBERSHIP:
         return f"{drain.node} leaves ({_signal_text(drain)})"
     if not drain.node and state.size is not None and state.wanted is not None:
         return _size_text(state.size)
-    return drain.detail or CAUSES[cause]
+    return drain.detail or CAUSES[cause].clause
 
 
 def _signal_text(entry: DrainRequested | NodeLeft) -> str:
     """Return why a node leaves; a signal alone may have another meaning than the recorded one."""
-    told = asked_text(entry)
+    told, why = asked_text(entry), CAUSES[entry.cause].alone
     is_clear = entry.cause is Cause.PREEMPTION or entry.asked.answer is not None or not entry.asked.signal
     if told and is_clear:
         return told
-    return f"{CAUSES[entry.cause]} ({told})" if told else CAUSES[entry.cause]
+    return f"{why} ({told})" if told else why
 
 
 def _drain_asked(entry: DrainRequested, _before: RunState, _span_s: float | None) -> str:
     if entry.then is Then.REJOIN and entry.cause is not Cause.MEMBERSHIP:
         return f"{entry.node} is to leave, the others go on: {_signal_text(entry)}"
     if entry.then is Then.REJOIN:
-        return f"pause asked for: {entry.detail or CAUSES[entry.cause]}"
+        return f"pause asked for: {entry.detail or CAUSES[entry.cause].clause}"
     on = f" on {entry.node}" if entry.node else ""
     told = asked_text(entry)
     if entry.cause is Cause.PREEMPTION and told:  # a signal may mean something else
         return f"drain asked for{on}: {told}"
     detail = f" ({told})" if told else ""
-    return f"drain asked for{on}: {CAUSES[entry.cause]}{detail}"
+    return f"drain asked for{on}: {CAUSES[entry.cause].clause}{detail}"
 
 
 def _drain_explained(entry: DrainExplained, _before: RunState, _span_s: float | None) -> str:
@@ -322,7 +307,7 @@ def _node_left(entry: NodeLeft, before: RunState, _span_s: float | None) -> str:
     if entry.cause is Cause.MEMBERSHIP and entry.detail:
         return f"{entry.node} left: {entry.detail}"
     if entry.cause is Cause.CANCEL:
-        return f"{entry.node} left: its task was cancelled"
+        return f"{entry.node} left: {CAUSES[entry.cause].alone}"
     return f"{entry.node} left: {_signal_text(entry)}"
 
 

@@ -91,7 +91,7 @@ _REQUEUED = (
     FailedLeaving(E0, 2, "n1", _FAILURE),
     NodeTaken(E0, "n3", "it is down by hand", 2),
     Drained(E0, Cause.PREEMPTION, 12, "", 1.5, Asked("SIGTERM", Answer.DENIES, "it runs on"), ("n3",)),
-    Requeued(E0, Cause.PREEMPTION, "the job is preempted", SetupFailure("x", "setup", 127), "SIGTERM"),
+    Requeued(E0, Cause.PREEMPTION, "preemption", SetupFailure("x", "setup", 127), "SIGTERM"),
     EpochStarted(E1, "7", ("n1", "n2"), "n1", "1:2"),
     SizeWanted(0, 2, "alice", 1, 1),
     NodeLeft(E1, "n2.8", "n2", Cause.MEMBERSHIP, "given back"),

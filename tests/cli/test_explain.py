@@ -66,7 +66,7 @@ def test_starts_without_progress_are_told_at_first_sight(
     write_facts(paths, *facts)
     out = explained(paths, capfd)
     assert "Stopped 5 times:\n  1-5. 5 times, " in out
-    assert "preemption: Slurm wanted the nodes back" in flat(out)
+    assert ": preemption cost " in flat(out)
     assert "5 starts in a row began from step 0 and saved nothing newer" in flat(out)
     assert "in all, 360 steps lost" in out
     assert out.index("no checkpoint is marked") < out.index("5 starts in a row began")

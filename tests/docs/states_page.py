@@ -17,7 +17,9 @@ from hpc_elastic.meet.member_names import TERMINAL, Phase
 from hpc_elastic.node.agent import PHASE_OF
 from hpc_elastic.node.decision import Action, AgentFacts, Group
 from hpc_elastic.node.decision import decide as next_act
+from hpc_elastic.record.causes import CAUSES, CauseRow
 from hpc_elastic.record.journal import (
+    Budget,
     Cause,
     Decision,
     Drained,
@@ -344,6 +346,22 @@ def _choice(choice: Choice) -> str:
     return f"{name}: {record.decision.value}" if record is not None else name
 
 
+def causes() -> str:
+    """Return the table of causes, as the product reads it."""
+    lines = ["| one is called | in words | of one node alone | to blame | recorded by | budgets |"]
+    lines.append("|---|---|---|---|---|---|")
+    for row in CAUSES.values():
+        cells = row.noun, row.clause, row.of_node, row.blame.value, row.recorded_by, budgets_text(row)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def budgets_text(row: CauseRow) -> str:
+    """Return the settings that limit a cause, as a cell of a table."""
+    names = filter(None, (row.budget, Budget.REQUEUES.value if row.requeues else ""))
+    return ", ".join(f"`{name}`" for name in names)
+
+
 def sections() -> Mapping[str, str]:
     """Return by name each part of the page that is made."""
     three = {"run": run_state, "start": start_state, "round": round_state}
@@ -356,6 +374,7 @@ def sections() -> Mapping[str, str]:
         "worker": acts(),
         "job": fates(is_task=False),
         "task": fates(is_task=True),
+        "causes": causes(),
     }
 
 

@@ -96,7 +96,7 @@ def test_a_preemption_grants_its_grace(cluster: Cluster) -> None:
     assert run.state().stop_step == drained.step
     assert drained.took_s > 6
     # Slurm requeues the job itself at the end of the grace, which may come before finish has asked it
-    assert re.search(r"finish: (Slurm has requeued the job itself: )?the job is preempted", run.log())
+    assert re.search(r"finish: (Slurm has requeued the job itself: )?preemption", run.log())
     assert "requeued (preemption)" in run.command("timeline", str(run.directory)).stdout
 
 

@@ -52,7 +52,7 @@ def test_who_leaves_and_why_is_told() -> None:
         "n1 is to leave, the others go on: SIGTERM",
         "n1 left: SIGTERM",
         "n2 left: no more than 1 node is wanted",
-        "n3 left: its task was cancelled",
+        "n3 left: the task was cancelled",
     ] == [moment.text for moment in told][2:]
 
 

@@ -122,7 +122,7 @@ def test_a_drained_job_is_recorded_and_requeued(paths: RunPaths, job: FakeJob) -
     ended, said = finish(paths, job)
     assert 75 == ended.code
     assert ["scontrol requeue 7"] == job.calls
-    assert Requeued(EPOCH, Cause.PREEMPTION, "the job is preempted") == read_records(paths)[-1].entry
+    assert Requeued(EPOCH, Cause.PREEMPTION, "preemption") == read_records(paths)[-1].entry
     assert 1 == len(said)
 
 

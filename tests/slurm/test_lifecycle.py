@@ -202,7 +202,7 @@ def test_a_job_that_goes_back_for_unfit_nodes_says_why() -> None:
     choice = decide(facts(STARTED, unfit, *leave, job=RUNNING), BUDGETS)
     assert choice.why.startswith("too few nodes are fit (n2: the health command ended with 127): requeue 1")
     later = facts(STARTED, unfit, job=NODE_DOWN, epoch=EPOCH._replace(restart=2))
-    assert "nodes were lost: requeue" in decide(later, BUDGETS).why
+    assert "a node was lost: requeue" in decide(later, BUDGETS).why
 
 
 @pytest.mark.parametrize("entries", [drained(Cause.NODE_LOSS), (STARTED, ROUND)], ids=["drained", "none"])

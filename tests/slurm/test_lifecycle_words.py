@@ -47,9 +47,9 @@ def test_the_drain_of_a_node_is_no_preemption() -> None:
     [
         ("", TERM, RUNNING, "a SIGTERM that a user sent"),
         ("", DENIED, RUNNING, "a SIGTERM that a user sent"),
-        ("", TERM, IN_GRACE, "the job is preempted"),
-        ("", DENIED, IN_GRACE, "the job is preempted"),
-        ("", Asked("SIGTERM", Answer.CONFIRMS, "preempted"), RUNNING, "the job is preempted"),
+        ("", TERM, IN_GRACE, "preemption"),
+        ("", DENIED, IN_GRACE, "preemption"),
+        ("", Asked("SIGTERM", Answer.CONFIRMS, "preempted"), RUNNING, "preemption"),
         ("the drain of n1 (bad disk)", NO_SIGNAL, RUNNING, "the drain of n1 (bad disk)"),
         ("a max_preemptions: preempted", NO_SIGNAL, RUNNING, "a max_preemptions: preempted"),
     ],
@@ -74,7 +74,7 @@ def test_no_preemption_is_claimed_that_slurm_denies(detail: str, by: Asked, job:
     [
         (TERM, RUNNING, "a SIGTERM that a user sent"),
         (DENIED, RUNNING, "a SIGTERM that a user sent"),
-        (TERM, IN_GRACE, "Slurm wants the node back"),
+        (TERM, IN_GRACE, "preemption"),
     ],
 )
 def test_a_task_is_not_called_preempted_either(by: Asked, job: JobFacts, why: str) -> None:

@@ -15,19 +15,10 @@ from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.setup.journal_entries import Reports, insist
 from hpc_elastic.node.spec import RunResult, WorkerState
 from hpc_elastic.node.workers.local_group import LocalGroup
+from hpc_elastic.record.causes import CAUSES
 from hpc_elastic.record.journal import Asked, Cause, NodeUnfit, RoundFormed, Then
 from hpc_elastic.record.same_failure import head_of, repeated_text
 from hpc_elastic.record.state import RunState
-
-_WHY = {
-    Cause.PREEMPTION: "Slurm wants this node back",
-    Cause.TIME_LIMIT: "the time limit of this task is near",
-    Cause.CANCEL: "this task was cancelled",
-    Cause.NODE_DRAIN: "this node is being drained",
-    Cause.REQUEUE: "this task was requeued",
-    Cause.NODE_LOSS: "Slurm has set this node down",
-    Cause.LAUNCH_FAILURE: "Slurm ends this task",
-}
 
 
 class Leaving:
@@ -131,7 +122,7 @@ class Leaving:
         if answer is not None:
             cause, asked = answer.cause, asked._replace(answer=answer.answer, said=answer.detail)
         asker = asked_by(cause, request.words, asked).text
-        why = f"{_WHY.get(cause, cause.value)} ({words_of(request.words, asked)})"
+        why = f"{CAUSES[cause].alone} ({words_of(request.words, asked)})"
         return self._alone(cause, request.words, asked, f"told by {asker}" if asker else why)
 
     def _alone(self, cause: Cause, detail: str, asked: Asked, why: str) -> Outcome:

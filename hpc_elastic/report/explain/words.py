@@ -11,9 +11,10 @@ from hpc_elastic.account.spans import Bucket
 from hpc_elastic.account.stops import Leaver, Stop
 from hpc_elastic.clock import date_text
 from hpc_elastic.meet.member_names import natural
+from hpc_elastic.record.causes import CAUSES
 from hpc_elastic.record.journal import Cause
 from hpc_elastic.record.why_left import Asker
-from hpc_elastic.report.causes_text import noun_of, unfit_text
+from hpc_elastic.report.causes_text import unfit_text
 from hpc_elastic.report.explain.facts import Advice, AdviceFact, Explanation, StopFact
 from hpc_elastic.report.timeline import failure_text, names_text, span_text
 from hpc_elastic.text import bytes_text, count_text, wrapped
@@ -23,41 +24,14 @@ _LATE = 2  # times the best time between two saves, after which one is due
 _SEVERAL = 2
 _LEAST_SHARE = 0.005
 _LEAST_PAUSE_S = 1.0  # a shorter one is not worth a word
-_CAUSES = {
-    None: "the start ended without a record of its end: its nodes or its job were gone",
-    Cause.CRASH: "a worker failed",
-    Cause.HANG: "the workers hung",
-    Cause.NODE_LOSS: "a node was lost",
-    Cause.MEMBERSHIP: "a pause, to change the nodes of the round",
-    Cause.PREEMPTION: "preemption: Slurm wanted the nodes back",
-    Cause.NODE_DRAIN: "an administrator drained a node of the job",
-    Cause.REQUEUE: "the job was requeued by hand",
-    Cause.UNKNOWN: "the job was requeued, and nothing tells why",
-    Cause.TIME_LIMIT: "the time limit of the job",
-    Cause.STOP: "stopped by the user",
-    Cause.INTERRUPT: "interrupted (Ctrl-C)",
-    Cause.CANCEL: "the job was cancelled",
-    Cause.LAUNCH_FAILURE: "the agents could not start",
-    Cause.JOIN_TIMEOUT: "too few nodes came",
-    Cause.AGENT_ERROR: "an agent could not continue",
-}
-_OF_TASKS = {
-    Cause.PREEMPTION: "preemption",
-    Cause.TIME_LIMIT: "time limit",
-    Cause.NODE_DRAIN: "drained by an administrator",
-    Cause.REQUEUE: "requeued by hand (scontrol requeue)",
-    Cause.UNKNOWN: "requeued, and nothing tells why",
-    Cause.CANCEL: "cancelled (scancel)",
-    Cause.LAUNCH_FAILURE: "batch script killed",
-    Cause.NODE_LOSS: "down or unfit",
-}  # of one or several nodes of an array, which leave alone
+_UNRECORDED = "the start ended without a record of its end: its nodes or its job were gone"
 
 
 def times_text(cause: Cause | None, times: int) -> str:
     """Return how often a cause has stopped a run: ``2 node losses``."""
     if cause is None:
         return f"{count_text(times, 'end')} without a record"
-    return f"{times} {noun_of(cause.value, times)}"
+    return f"{times} {CAUSES[cause].counted(times)}"
 
 
 def share_text(share: float) -> str:
@@ -335,9 +309,10 @@ def _cause_text(stop: StopFact) -> str:
     if one.cause is Cause.NODE_LOSS:
         return _loss_text(stop)
     if one.cause is Cause.JOIN_TIMEOUT and one.detail:
-        return f"{_CAUSES[one.cause]}: {one.detail}"
+        return f"{CAUSES[one.cause].clause}: {one.detail}"
     told = one.detail if one.setup is None else one.setup.text
-    return told or _asker_text(one.asker) or _CAUSES[one.cause]
+    clause = _UNRECORDED if one.cause is None else CAUSES[one.cause].clause
+    return told or _asker_text(one.asker) or clause
 
 
 def _asker_text(asker: Asker) -> str:
@@ -349,7 +324,7 @@ def _leaver_texts(leavers: Iterable[Leaver]) -> Iterator[str]:
     """Yield why nodes of an array have left, those that left for one reason together."""
     nodes: dict[str, list[str]] = {}
     for one in leavers:
-        nodes.setdefault(_asker_text(one.asker) or _OF_TASKS[one.cause], []).append(one.node)
+        nodes.setdefault(_asker_text(one.asker) or CAUSES[one.cause].of_node, []).append(one.node)
     for why, names in nodes.items():
         yield f"{names_text(tuple(sorted(names, key=natural)))} left: {why}"
 
@@ -362,7 +337,7 @@ def _loss_text(stop: StopFact) -> str:
     taken = [f"{node} was taken away: {reason}" for node, reason in one.taken.items() if node in stop.nodes]
     gone = tuple(node for node in stop.nodes if node not in one.taken)
     parts = [f"lost {names_text(gone)}", *taken] if gone else taken
-    return "; ".join(parts) or _CAUSES[Cause.NODE_LOSS]
+    return "; ".join(parts) or CAUSES[Cause.NODE_LOSS].clause
 
 
 def _cost_text(stop: StopFact) -> str:

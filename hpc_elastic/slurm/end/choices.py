@@ -7,6 +7,7 @@ from typing import Any
 
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.named_tuple import NamedTuple
+from hpc_elastic.record.causes import CAUSES
 from hpc_elastic.record.journal import (
     Budget,
     Cause,
@@ -26,13 +27,6 @@ from hpc_elastic.slurm.client.job_standing import JobFacts
 from hpc_elastic.slurm.end.history import Earlier
 
 MAX_STARTS_IN_VAIN = 5
-_COUNTED = {
-    Cause.HANG: "hangs",
-    Cause.NODE_LOSS: "node losses",
-    Cause.PREEMPTION: "preemptions",
-    Cause.TIME_LIMIT: "time limits",
-    Cause.LAUNCH_FAILURE: "launch failures",
-}
 
 
 class RequeueBudgets(NamedTuple):
@@ -52,13 +46,9 @@ class RequeueBudgets(NamedTuple):
 
     def of(self, cause: Cause) -> tuple[int, Budget] | None:
         """Return the budget of a cause and its name; None: the cause has none, or no limit."""
-        found = {
-            Cause.NODE_LOSS: (self.max_node_losses, Budget.NODE_LOSSES),
-            Cause.PREEMPTION: (self.max_preemptions, Budget.PREEMPTIONS),
-            Cause.TIME_LIMIT: (self.max_time_limits, Budget.TIME_LIMITS),
-            Cause.LAUNCH_FAILURE: (self.max_launch_failures, Budget.LAUNCH_FAILURES),
-        }.get(cause)
-        return None if found is None or found[0] is None else (found[0], found[1])
+        name = CAUSES[cause].budget
+        limit = getattr(self, name, None) if name else None
+        return None if limit is None else (limit, Budget(name))
 
 
 def budgets_of(spec: Mapping[str, Any]) -> RequeueBudgets:
@@ -79,14 +69,14 @@ def use_of_causes(state: RunState, spec: Mapping[str, Any]) -> str:
     """
     budgets = budgets_of(spec)
     parts = []
-    for cause, words in _COUNTED.items():
+    for cause, row in CAUSES.items():
         bound = budgets.of(cause)
-        limit, name = (None, "") if bound is None else (bound[0], bound[1].value)
+        limit = None if bound is None else bound[0]
         if cause is Cause.HANG:
-            limit, name = in_force(spec, "max_hangs"), "max_hangs"
+            limit = in_force(spec, row.budget)
         used = state.used(cause)
-        if limit is not None and (used or name in spec):
-            parts.append(f"{min(used, limit)} of {limit} {words}")
+        if limit is not None and (used or row.budget in spec):
+            parts.append(f"{min(used, limit)} of {limit} {row.plural}")
     return ", ".join(parts) if spec else ""
 
 
@@ -110,7 +100,6 @@ class Mode(NamedTuple):
     said: str  # srun ended; {code}: its exit code
     flags: str  # wrong flags of the agents
     nowhere: str  # nodes on which Python was not found
-    cause: Mapping[Cause, str]
 
 
 class Others(NamedTuple):
@@ -143,17 +132,6 @@ JOB = Mode(
     said="srun ended with exit code {code} and the run has neither ended nor drained",
     flags="their flags are wrong",
     nowhere="nodes",
-    cause={
-        Cause.NODE_LOSS: "nodes were lost",
-        Cause.PREEMPTION: "the job is preempted",
-        Cause.TIME_LIMIT: "the time limit",
-        Cause.NODE_DRAIN: "a node is being drained",
-        Cause.REQUEUE: "requeued by hand (scontrol requeue)",
-        Cause.UNKNOWN: "its cause is not known",
-        Cause.JOIN_TIMEOUT: "too few nodes came",
-        Cause.AGENT_ERROR: "the agents could not go on",
-        Cause.LAUNCH_FAILURE: "the batch script was killed",
-    },
 )
 TASK = Mode(
     noun="task",
@@ -166,17 +144,6 @@ TASK = Mode(
     said="srun ended with exit code {code} without a word",
     flags="its flags are wrong",
     nowhere="node",
-    cause={
-        Cause.NODE_LOSS: "a node was lost",
-        Cause.PREEMPTION: "Slurm wants the node back",
-        Cause.TIME_LIMIT: "the time limit of this task",
-        Cause.NODE_DRAIN: "the node is being drained",
-        Cause.REQUEUE: "it gives no reason",
-        Cause.UNKNOWN: "its cause is not known",
-        Cause.JOIN_TIMEOUT: "too few nodes came",
-        Cause.AGENT_ERROR: "the agents could not go on",
-        Cause.LAUNCH_FAILURE: "the batch script was killed",
-    },
 )
 
 

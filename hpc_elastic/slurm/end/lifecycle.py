@@ -40,6 +40,7 @@ from collections.abc import Iterable
 
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.ids import CANCELLED_CODE
+from hpc_elastic.record.causes import CAUSES
 from hpc_elastic.record.journal import (
     Budget,
     Cause,
@@ -254,7 +255,10 @@ def _asker(facts: Facts, cause: Cause) -> Asker:
 def _word(facts: Facts, cause: Cause) -> str:
     if facts.not_started:
         return "its nodes could not start it"
-    return _asker(facts, cause).text or facts.mode.cause.get(cause, cause.value)
+    if facts.is_task and cause is Cause.REQUEUE:
+        return "it gives no reason"
+    is_alone = facts.is_task or cause is Cause.LAUNCH_FAILURE  # for which agents leave that have started
+    return _asker(facts, cause).text or (CAUSES[cause].alone if is_alone else CAUSES[cause].clause)
 
 
 def _script_failed(facts: Facts, failure: SetupFailure, budgets: RequeueBudgets) -> Choice:
