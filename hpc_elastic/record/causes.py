@@ -20,7 +20,7 @@ class Blame(str, Enum):
     START = "the job script, or a start that failed"
     SLURM = "Slurm, or the site"
     USER = "a user or an administrator"
-    NOBODY = "nobody, or it is not known"
+    NOBODY = "nobody, or unknown"
 
 
 class CauseRow(NamedTuple):
@@ -31,7 +31,7 @@ class CauseRow(NamedTuple):
         plural: for several.
         clause: why a round, or a start of the whole run, has ended.
         blame: where it comes from.
-        recorded_by: who writes it down, for people.
+        recorded_by: its writers, for people.
         budget: the setting that limits it alone; empty: none does.
         requeues: a further start follows, and `max_requeues` counts it.
         of_node: why one node, or the task of an array, leaves alone; empty: none does for it.
