@@ -141,7 +141,7 @@ def _lost(stop: Stop) -> tuple[int | None, int]:
     """Return the steps that a stop has lost, and those that it has perhaps."""
     if stop.step is None or stop.resumed is None:
         return None, 0
-    steps = max(stop.step - stop.resumed, 0)
+    steps = max(stop.step - max(stop.resumed, stop.kept or 0), 0)
     return (None, steps) if stop.is_least else (steps, 0)
 
 

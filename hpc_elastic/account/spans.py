@@ -75,6 +75,7 @@ class History(NamedTuple):
     newest_saved: int | None = None  # newest durable step there is now
     now: float | None = None  # of a run that goes on [s since the epoch]; None: the last event ends it
     gpus: Sequence[NodeGpus] = ()  # the use of the GPUs of the nodes that sample them
+    backs: Mapping[int, int] = {}  # steps that the user went back to, by the first round from there
 
 
 class Crew(NamedTuple):
@@ -134,7 +135,7 @@ def series_of(history: History) -> Series:
     rounds = of_one_writer(history.facts)
     others = of_other_clocks(history.facts, rounds)
     events = in_order(history.records, history.submissions, rounds, others)
-    walk, unread = _Walk(rounds), {id(one) for one in others}
+    walk, unread = _Walk(rounds, history.backs), {id(one) for one in others}
     for time, event in zip(one_clock(stamps_of(events)), events, strict=True):
         if id(event) not in unread:
             walk.take(time, event)
@@ -146,9 +147,11 @@ class _Walk:
 
     Args:
         rounds: the lines of agents about each round.
+        backs: steps that the user went back to, by the first round from there.
     """
 
-    def __init__(self, rounds: Mapping[int, Sequence[WorkFact]]) -> None:
+    def __init__(self, rounds: Mapping[int, Sequence[WorkFact]], backs: Mapping[int, int]) -> None:
+        self._backs = backs
         self._ticks = any(fact.doing is Doing.STEP for lines in rounds.values() for fact in lines)
         self._begun = begun_steps(fact for lines in rounds.values() for fact in lines)
         self._saving = {number: max(fact.saving_s for fact in lines) for number, lines in rounds.items()}
@@ -438,7 +441,15 @@ class _Walk:
         if self._begun and self._followed:  # the round before has done no step
             first = self._followed.start
         self._followed = range(first, len(self._stops))
+        if entry.number in self._backs:
+            self._go_back(self._backs[entry.number])
         self._resume(step, is_least=bool(self._begun))
+
+    def _go_back(self, step: int) -> None:
+        """Take note that the user goes on from an earlier step: no stop has lost the saved ones behind it."""
+        for place in self._followed:
+            self._stops[place] = self._stops[place]._replace(kept=max(self._durable, step))
+        self._durable = step
 
     def _began(self, step: int | None) -> None:
         """Note the step that the newest round went on from; None: that of its checkpoint."""
@@ -464,10 +475,12 @@ class _Walk:
         is_asked = before.drain is not None and cause not in FAILURES
         tail = Bucket.DRAINING if is_asked else Bucket.NOTICING
         nodes, failure = (ended.nodes, ended.failure) if ended is not None else ((), None)
-        self._pass(time)
+        self._pass(time - (stops.silent_s(failure) if cause is Cause.HANG else 0.0))
         if before.leave_cause is None:
             self._open(time, record, cause, nodes=nodes, failure=failure)
             self._stops[-1] = self._stops[-1]._replace(word=None if ended is None else ended.word)
+        if self._last is None:
+            self._put(time, tail)
         self._leave_round(time, tail)
         self._note_saved(ended.saved if ended is not None else None)
         self._phase = Bucket.STOPPING if self._has_end(before) else Bucket.MEETING

@@ -62,7 +62,14 @@ class Stop(NamedTuple):
     taken: Mapping[str, str] = {}  # lost nodes that a user had Slurm take, and how
     drill: str = ""  # the drill that did it, for people
     leavers: tuple[Leaver, ...] = ()  # the nodes of an array that were called away
+    kept: int | None = None  # newest durable step, if its user then went back behind it
     is_least: bool = False  # the workers have not told the step of `resumed`, which may be newer
+
+
+def silent_s(failure: Mapping[str, Any] | None) -> float:
+    """Return for how long the workers of a hang had shown no sign of life [s]; 0 if it is not recorded."""
+    seconds = (failure or {}).get("silent_s")
+    return max(0.0, float(seconds)) if isinstance(seconds, int | float) else 0.0
 
 
 def leaver_of(entry: NodeLeft) -> Leaver | None:

@@ -15,7 +15,9 @@ ARGUMENTS: Final = "Arguments"
 """The heading of arguments that are given by their place."""
 OPTIONS_HEADING: Final = "Options"
 """The heading of the options that are no settings of a job."""
-Offered = Callable[[], Sequence[str]]  # returns the words that a shell offers, of any begin
+Offered = Callable[
+    [Any], Sequence[str]
+]  # gets the arguments of the line so far, returns the words that a shell offers
 
 
 class Word(NamedTuple):

@@ -84,12 +84,12 @@ def _offering(name: str, command: CommandRow) -> Parser:
 
 
 def _fixed(words: tuple[str, ...]) -> Offered | None:
-    return (lambda: words) if words else None
+    return (lambda _line: words) if words else None
 
 
 def _completer(offered: Offered) -> Any:
-    def words(**_asked: Any) -> Iterable[str]:
-        return offered()
+    def words(parsed_args: argparse.Namespace, **_asked: Any) -> Iterable[str]:
+        return offered(parsed_args)
 
     return words
 

@@ -20,7 +20,7 @@ class Blame(str, Enum):
     START = "the job script, or a start that failed"
     SLURM = "Slurm, or the site"
     USER = "a user or an administrator"
-    NOBODY = "nobody, or unknown"
+    NOBODY = "no one, or unknown"
 
 
 class CauseRow(NamedTuple):

@@ -44,6 +44,9 @@ class SavedState(Enum):
     GONE = "gone"  # marked, and not there any more
 
 
+_UNUSABLE = (SavedState.HALF, SavedState.GONE)
+
+
 class ListedCheckpoint(NamedTuple):
     """A checkpoint that ranks have marked.
 
@@ -161,7 +164,7 @@ def ways_back(paths: RunPaths, step: int, rounds: int) -> list[WayBack]:
         OSError: the directory of marks exists and cannot be listed.
     """
     rows = saved_checkpoints(paths)
-    fit = [row for row in rows if row.state not in (SavedState.HALF, SavedState.GONE)]
+    fit = [row for row in rows if row.state not in _UNUSABLE]
     found = []
     for name in sorted({row.name for row in rows}) or [""]:
         there = [row for row in fit if (row.name, row.step) == (name, step)]
@@ -186,6 +189,15 @@ def go_back(paths: RunPaths, backs: Iterable[WayBack]) -> None:
         write_way_back(paths, back)
 
 
+def users_ways_back(paths: RunPaths) -> dict[int, int]:
+    """Return the steps that the user has gone back to, by the number of the first round from there."""
+    try:
+        backs = list(filter(None, map(parse_way_back, files.list_names(paths.checkpoints))))
+    except OSError:
+        return {}
+    return {back.round: back.step for back in backs if not back.branch}  # a branch is of the workers
+
+
 def stay(paths: RunPaths, backs: Iterable[WayBack]) -> None:
     """Undo `go_back`, where no start was queued that goes on from there.
 
@@ -195,6 +207,16 @@ def stay(paths: RunPaths, backs: Iterable[WayBack]) -> None:
     for back in backs:
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(paths.checkpoints, encode_way_back(back)))
+
+
+def whole_steps(paths: RunPaths) -> list[int]:
+    """Return the steps that a run can go back to, the newest first.
+
+    Raises:
+        OSError: the directory of marks exists and cannot be listed.
+    """
+    rows = saved_checkpoints(paths)
+    return sorted({row.step for row in rows if row.state not in _UNUSABLE}, reverse=True)
 
 
 def _no_step(paths: RunPaths, step: int, name: str, steps: Sequence[int]) -> InputError:

@@ -479,6 +479,8 @@ def failure_text(failure: Mapping[str, Any]) -> str:
     code = failure.get("exitcode", 1)
     by_signal = isinstance(code, int) and code < 0
     is_hang = code == ExitCode.HUNG and bool(failure.get("message"))
+    if is_hang and failure.get("stands_out") is False:
+        return f"the workers hang: {_cut(str(failure['message']).strip().partition(chr(10))[0])}"
     how = "hangs" if is_hang else f"exit code {code_text(code) if isinstance(code, int) else code}"
     where = f" on {failure['node']}" if failure.get("node") else ""
     message = str(failure.get("message") or "").strip().split("\n", 1)[0]

@@ -246,6 +246,46 @@ def test_workers_that_tell_nothing_have_no_goodput() -> None:
     assert pytest.approx(100 / 110) == account.at_most
 
 
+@pytest.mark.parametrize(("failure", "cost_s"), [({"silent_s": 60.0}, 70.0), ({}, 10.0), (None, 10.0)])
+def test_a_hang_of_workers_that_tell_nothing_costs_their_silence(
+    failure: dict[str, float] | None, cost_s: float
+) -> None:
+    """The time since their last sign of life is no work; a record without it says nothing of that."""
+    records = _records(
+        (100.0, EpochStarted(FIRST, "7", ("a",))),
+        (110.0, _round(1, FIRST)),
+        (210.0, RoundEnded(1, Cause.HANG, ("a",), failure)),
+        (220.0, _round(2, FIRST)),
+        (320.0, RunEnded(Decision.DONE, 0, "", None)),
+    )
+    account = account_of(History(records))
+    (stop,) = account.stops
+    assert (cost_s, 210.0) == (stop.seconds, stop.stop.at)
+    assert 210.0 - cost_s == account.seconds[Bucket.WORKING]
+    assert 220.0 == account.wall_s
+
+
+def test_a_user_who_goes_back_on_purpose_loses_no_steps_by_the_stop() -> None:
+    """Only the steps behind the newest checkpoint were lost; later ones count from the step gone back to."""
+    records = [
+        *_records(
+            (100.0, EpochStarted(FIRST, "7", ("a",))),
+            (110.0, _round(1, FIRST)),
+            (250.0, RoundEnded(1, Cause.CRASH, ("a",), None, 20)),
+            (255.0, RunEnded(Decision.FAILED, 1, "", None)),
+        ),
+        Record(5, 300.0, "a", EpochStarted(Epoch(1, 0, 0, 0), "8", ("a",))),
+        Record(6, 310.0, "a", _round(2, Epoch(1, 0, 0, 0), 5)),
+        Record(7, 400.0, "a", RoundEnded(2, Cause.CRASH, ("a",), None, 5)),
+        Record(8, 410.0, "a", _round(3, Epoch(1, 0, 0, 0), 5)),
+    ]
+    facts = [_fact(1, Doing.STEP, 140.0, 2, 1), _fact(1, Doing.STEP, 240.0, 2, 21)]
+    facts += [_fact(2, Doing.STEP, 320.0, 6, 6), _fact(2, Doing.STEP, 390.0, 6, 9)]
+    blamed, back = (account_of(History(records, facts, backs=backs)) for backs in ({}, {2: 5}))
+    assert [(16, None), (4, None)] == [(one.lost_steps, one.stop.kept) for one in blamed.stops]
+    assert [(1, 20), (4, None)] == [(one.lost_steps, one.stop.kept) for one in back.stops]
+
+
 def test_steps_that_are_counted_anew_are_not_lost() -> None:
     """A program that counts its steps from 0 in each epoch of its data computes nothing again."""
     records = _records((100.0, EpochStarted(FIRST, "7", ("a",))), (110.0, _round(1, FIRST)))

@@ -15,6 +15,7 @@ from hpc_elastic.cli.main import main
 from hpc_elastic.cli.parser import completion_script
 from hpc_elastic.cli.run.flags import parser
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.checkpoints import MarkName, write_mark
 from hpc_elastic.settings.table import JOB
 from tests.cli.recorded_runs import paths
 
@@ -54,6 +55,16 @@ def test_runs_are_offered(paths: RunPaths, tmp_path: Path, shell: str) -> None:
     assert "toy-1" in found
     if shell == "bash":
         assert "toy-1" not in " ".join(offered(shell, "hpc-elastic status x", tmp_path))
+
+
+def test_the_steps_of_the_run_that_is_resumed_are_offered(paths: RunPaths, tmp_path: Path) -> None:
+    """Those of whole checkpoints; none without a run, and none of one that is not there."""
+    for step, shards in ((40, 1), (45, 1), (50, 2)):
+        write_mark(paths, MarkName(step, 1, 0, shards), None, world_size=1)
+    line = "hpc-elastic submit --resume {} --from-step "
+    assert {"40", "45"} == set(offered("bash", line.format(paths.root), tmp_path))
+    assert [] == offered("bash", line.format("elsewhere"), tmp_path)
+    assert [] == offered("bash", "hpc-elastic submit --from-step ", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -73,3 +73,5 @@ def test_a_save_that_a_preemption_would_cut_off_is_no_success(
     assert exit_code == code, printed
     assert told in printed
     assert "the run came back" in printed
+    app.run(["explain", paths.root, "--json"])
+    assert f"\nnext: {json.loads(capfd.readouterr().out)['next']}\n" in printed

@@ -10,7 +10,7 @@ import pytest
 
 from hpc_elastic.cli import app
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.checkpoints import MarkName, write_mark
+from hpc_elastic.record.checkpoints import MarkName, WayBack, write_mark, write_way_back
 from hpc_elastic.record.journal import (
     Cause,
     Decision,
@@ -70,6 +70,26 @@ def test_starts_without_progress_are_told_at_first_sight(
     assert "5 starts in a row began from step 0 and saved nothing newer" in flat(out)
     assert "in all, 360 steps lost" in out
     assert out.index("no checkpoint is marked") < out.index("5 starts in a row began")
+
+
+def test_a_user_who_goes_back_is_told_so_and_no_stop_is_blamed(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The steps between the newest checkpoint and the one gone back to were given up, and not lost."""
+    again = Epoch(1, 0, 0, 0)
+    write(
+        paths,
+        (0.0, STARTED),
+        (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)),
+        (150.0, RoundEnded(1, Cause.CRASH, ("n2",), NAN, 10)),
+        (155.0, RunEnded(Decision.FAILED, 1, "a worker failed", NAN)),
+        (200.0, EpochStarted(again, "8", ("n1", "n2"))),
+        (210.0, RoundFormed(2, again, MEMBERS, "n1", 1, MarkedCheckpoint(4, None))),
+    )
+    write_facts(paths, (1, 50.0, 2, 1), (1, 100.0, 2, 15))
+    write_way_back(paths, WayBack(2, 0, 4, 1, 0))
+    told = "5 steps lost; continued in the next start from step 4, as --from-step asked; the newest"
+    assert f"{told} checkpoint then was of step 10" in flat(explained(paths, capfd))
 
 
 def test_a_failure_names_rank_node_cost_and_evidence(

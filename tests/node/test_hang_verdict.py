@@ -15,6 +15,7 @@ from hpc_elastic.node.hangs.look import (
     stopped,
     stopped_text,
 )
+from hpc_elastic.report.timeline import failure_text
 
 
 def judged(steps: dict[str, int], missing: tuple[str, ...] = ()) -> HangVerdict:
@@ -45,8 +46,15 @@ def test_a_hang_of_all_ranks_names_all_nodes() -> None:
 
 
 def test_where_all_are_in_one_place_the_suspect_is_named() -> None:
-    """The others wait with it, and nobody is odd."""
-    assert 1 == judged({"n1": 6, "n2": 6, "n3": 6}).failure.rank
+    """The others wait with it, and nobody is odd: no text calls it the culprit."""
+    verdict = judged({"n1": 6, "n2": 6, "n3": 6})
+    assert (1, False) == (verdict.failure.rank, verdict.stands_out)
+    assert judged({"n1": 6, "n2": 6, "n3": 5}).stands_out
+    assert judged({"n1": 6}).stands_out
+    assert not judged({"n1": 6}, missing=("n2",)).stands_out
+    failure = {**verdict.failure.to_json(), "stands_out": verdict.stands_out}
+    assert failure_text(failure).startswith("the workers hang: no step for 30 s: no rank stands out: ranks 0")
+    assert failure_text({**failure, "stands_out": True}).startswith("rank 1 on n2: hangs: ")
 
 
 def test_of_several_suspects_the_first_is_named() -> None:

@@ -117,6 +117,8 @@ def test_a_rank_that_hangs_is_named_and_all_start_again(make: MakeAgents, code: 
     assert [{"0"}, {"1"}] == counts, "a hang is a restart, as in torch, where a watchdog kills the worker"
     assert (3, 5) == (ended.failure["rank"], ended.failure["step"])
     assert ended.nodes == (ended.failure["node"],)
+    assert ended.failure["stands_out"]
+    assert ended.failure["silent_s"] >= 1.5
     message = ended.failure["message"]
     assert re.search(r"rank 3 \(\S+\): step 5, in " + re.escape(frame), message)
     assert "the 3 others: step 6, in wait_for_peers" in message

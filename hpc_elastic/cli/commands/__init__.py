@@ -23,6 +23,8 @@ from hpc_elastic.settings.setting import (
 )
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from hpc_elastic.cli.parser import Parser
 
 _START, _LOOK_AFTER, _CLUSTER = "Start a run", "Look after a run", "The cluster and this installation"
@@ -34,16 +36,29 @@ EVERY_S, EVERY_LINES_S = 2, 60
 _SEVERAL: ValueKind[int] = ValueKind("whole number, 2 or more", "N", bounds=Bounds(2))
 
 
-def _runs() -> Sequence[str]:
+def _runs(_line: Namespace) -> Sequence[str]:
     from hpc_elastic.slurm.run_jobs.existing_run import names_of_runs  # noqa: PLC0415 - for a shell alone
 
     return names_of_runs()
 
 
-def _rules() -> Sequence[str]:
+def _rules(_line: Namespace) -> Sequence[str]:
     from hpc_elastic.slurm.lint.pitfalls import Pitfall  # noqa: PLC0415 - as above
 
     return [one.value for one in Pitfall]
+
+
+def _steps(line: Namespace) -> Sequence[str]:
+    """Return the steps that the run behind ``--resume`` can go back to, the newest first."""
+    from hpc_elastic.cli.run_argument import find_run  # noqa: PLC0415 - as above
+    from hpc_elastic.errors import HpcElasticError  # noqa: PLC0415 - as above
+    from hpc_elastic.record.saved import whole_steps  # noqa: PLC0415 - as above
+
+    run = getattr(line, "resume", None)
+    try:
+        return list(map(str, whole_steps(find_run(run)))) if run else []
+    except (HpcElasticError, OSError):
+        return []
 
 
 _RUN = Word(
@@ -79,7 +94,10 @@ _SUBMIT = CommandRow(
             offers=_runs,
         ),
         Option(
-            "from_step", "With --resume: go on from the checkpoint of this step. Newer ones stay.", BUDGET
+            "from_step",
+            "With --resume: go on from the checkpoint of this step. Newer ones stay.",
+            BUDGET,
+            offers=_steps,
         ),
         Option("local", "Run here and now without Slurm, with N agents as nodes.", COUNT),
         Option(

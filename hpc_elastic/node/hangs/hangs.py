@@ -87,6 +87,7 @@ class Hangs:
         self._look: Look | None = None
         self._asked: _Asked | None = None
         self._suspects: tuple[tuple[Silence, Sign], ...] = ()  # why this node asks
+        self._since = started  # the last sign of life of the one that has been silent for longest
         self._gathered: dict[str, tuple[RankLook, ...]] = {}  # of the newest look, by node
         self._first: dict[int, RankLook] = {}  # findings of a first look, by rank
         self._again_at = math.inf
@@ -148,7 +149,8 @@ class Hangs:
         verdict = self._verdict
         if verdict is not None:
             self._parts.log.say(f"the workers hang: {verdict.failure.message}")
-            failure = {**verdict.failure.to_json(), "step": verdict.step}
+            found = {"step": verdict.step, "stands_out": verdict.stands_out}
+            failure = {**verdict.failure.to_json(), **found, "silent_s": round(self._now() - self._since, 1)}
             self._run.report_hang(self._group.formed.number, verdict.nodes, failure)
 
     def close(self) -> None:
@@ -203,6 +205,7 @@ class Hangs:
         if not living or self._again_at < math.inf:
             return Hang.NONE
         self._first = {}
+        self._since = now - max(silence.seconds for silence in living)
         self._suspects = tuple((silence, self._watch.sign(silence.local_rank)) for silence in living)
         return Hang.SUSPECTED
 

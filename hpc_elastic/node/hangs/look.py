@@ -184,9 +184,10 @@ def is_stopped(look: RankLook) -> bool:
 class HangVerdict(NamedTuple):
     """The result of a look."""
 
-    failure: FailureRecord  # of the first of the odd ranks
+    failure: FailureRecord  # of the first of the odd ranks, else of the first suspect
     nodes: tuple[str, ...]  # where the odd ranks are; all nodes if none is odd
-    step: int | None = None  # of the first of the odd ranks
+    step: int | None = None  # of the same rank
+    stands_out: bool = True  # it is the odd one, or the only one
 
 
 class Case(NamedTuple):
@@ -270,4 +271,5 @@ def judge(case: Case, evidence: Evidence, wall_s: float) -> HangVerdict:
         timestamp=wall_s,
         place="" if first.innermost is None else " ".join(first.innermost.place),
     )
-    return HangVerdict(failure, nodes, first.step)
+    is_alone = len(looks) == 1 and not evidence.missing
+    return HangVerdict(failure, nodes, first.step, bool(vote.odd) or is_alone)

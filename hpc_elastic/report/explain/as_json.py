@@ -179,6 +179,7 @@ def _stop_json(stop: StopFact) -> dict[str, Any]:
         "lost_steps": stop.lost_steps,
         "perhaps_lost_steps": stop.perhaps_lost,
         "resumed_step": stop.last.resumed,
+        "went_back_behind_step": stop.last.kept,
         "ended_start": stop.last.left,
         "evidence": stop.evidence,
     }

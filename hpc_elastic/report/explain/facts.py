@@ -24,6 +24,7 @@ from hpc_elastic.record.journal import Cause, Decision, NodeSlow, Record, RoundE
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.same_failure import signature
 from hpc_elastic.record.save_interval import SaveTimes, best_interval_s, disturbances
+from hpc_elastic.record.saved import users_ways_back
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles
 
 MOST_STOPS = 8  # that are named one by one; the cost of all is in the table of causes
@@ -91,7 +92,8 @@ def history_of(run: RunFiles, now: float | None) -> History:
     submitted = [SubmitTime(number, at) for number, at in times if at is not None]
     newest = newest_step(run.paths, BEGINNING)
     saved = None if newest == BEGINNING else newest
-    return History(run.records, read_facts(run.paths), submitted, saved, now, read_gpus(run.paths))
+    gpus, backs = read_gpus(run.paths), users_ways_back(run.paths)
+    return History(run.records, read_facts(run.paths), submitted, saved, now, gpus, backs)
 
 
 def explanation_of(run: RunFiles, now: float | None) -> Explanation:
@@ -196,6 +198,8 @@ def _about_saves(run: RunFiles, account: Account) -> list[AdviceFact]:
     if is_unmarked:
         return mark
     wasted_s = sum(account.seconds.get(bucket, 0.0) for bucket in (Bucket.AGAIN, Bucket.LOST))
+    if not account.lost_steps:  # the steps that are computed again were given up on purpose
+        return []
     if account.wall_s < _LONG_S or wasted_s / account.wall_s < _MUCH:
         return []
     return [AdviceFact(Advice.SAVE_MORE, advised_interval_s(run, account) or 0.0)]

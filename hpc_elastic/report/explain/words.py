@@ -350,7 +350,10 @@ def _cost_text(stop: StopFact) -> str:
 def _resumed_text(stop: Stop) -> str:
     if stop.resumed is None:
         return "no round has followed yet"
-    again = "in the next start" if stop.left else "in the next round"
+    again = "in the next start" if stop.left or stop.kept is not None else "in the next round"
+    if stop.kept is not None:
+        saved = f"; the newest checkpoint then was of step {stop.kept}" if stop.kept > stop.resumed else ""
+        return f"continued {again} from step {stop.resumed}, as --from-step asked{saved}"
     if stop.is_least and stop.step is not None and stop.step > stop.resumed:
         return f"continued {again} from step {stop.resumed}, or from a newer one in memory"
     return f"continued {again} from step {stop.resumed}"

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stdout
 
 from hpc_elastic.account.read import read_begun
+from hpc_elastic.cli.commands.looking.status import ask_status, next_steps, say_next
 from hpc_elastic.cli.run_argument import find_one_run
 from hpc_elastic.cli.say import hand_out, say, say_in_colour
 from hpc_elastic.clock import SystemClock
@@ -405,8 +406,9 @@ def _tell_verdict(run: RunFiles, course: Course, site: Site | None) -> int:
     but = judgement.but if judgement is not None else ""
     is_well, text = verdict(course, but)
     say_in_colour(text, "green" if is_well else "red", bold=True)
-    came_back = course.resumed is not None
-    say(f"next: hpc-elastic {'timeline' if came_back else 'status'} {for_shell(run.paths.root)}")
+    now = read_run(run.paths)
+    asked, where = ask_status(now)
+    say_next(next_steps(now, where, asked))
     return ExitCode.OK if is_well else 1
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hpc_elastic.account.account import Account, account_of
 from hpc_elastic.account.read import read_begun
 from hpc_elastic.cli.run_argument import find_run, holds_runs
@@ -65,9 +67,14 @@ def status(run: str | None = None, *, timeline: bool = False, json: bool = False
         say_fact(label, text)
     if timeline:
         _print_timeline(found)
-    for place, step in enumerate(seen.then):
-        say(f"{'' if place else 'next:':<5} {step}")
+    say_next(seen.then)
     return 0
+
+
+def say_next(steps: Sequence[str]) -> None:
+    """Print the next steps of the user."""
+    for place, step in enumerate(steps):
+        say(f"{'' if place else 'next:':<5} {step}")
 
 
 class _StatusView(NamedTuple):
