@@ -71,8 +71,10 @@ def _findings(file: str, text: str) -> list[LintFinding]:
     if kind is FileKind.TRAINING:
         return training_findings(text)
     if kind is FileKind.PYTHON_JOB:
-        return sorted([*python_syntax(text), *script_findings(text, is_shell=False, is_directory=os.path.isdir)])
-    return sorted([*_of_shell(text, text.partition("\n")[0]), *script_findings(text, is_directory=os.path.isdir)])
+        of_options = script_findings(text, is_shell=False, is_directory=os.path.isdir)
+        return sorted([*python_syntax(text), *of_options])
+    found = script_findings(text, is_directory=os.path.isdir)
+    return sorted([*_of_shell(text, text.partition("\n")[0]), *found])
 
 
 def _of_job_file(file: str) -> list[LintFinding]:
