@@ -35,13 +35,41 @@ _FIX = "give the directory that submit printed"
 _ALL = "hpc-elastic status shows those that are there; a run elsewhere is named by its directory"
 
 
-def find_run(word: str) -> RunPaths:
+def find_run(word: str | None) -> RunPaths:
     """Return the run that is meant; of several with a job name, the newest.
 
+    Args:
+        word: None: the run below the folder of runs that was submitted or started last.
+
     Raises:
+        InputError: none is named, and the folder has none.
         RunDirError: there is none, it is no run directory, or it belongs to another user.
     """
-    return _found(word, _newest)
+    return _newest_of_all() if word is None else _found(word, _newest)
+
+
+def _newest_of_all() -> RunPaths:
+    """Return the run that was submitted or started last.
+
+    Raises:
+        InputError: the folder of runs has none.
+    """
+    runs = [RunPaths(os.path.join(RUNS_FOLDER, name)) for name in look_into().runs]
+    if not runs:
+        folder = visible(os.path.abspath(RUNS_FOLDER))
+        raise InputError(f"no run is named, and none is in {folder}", where="RUN", fix=_FIX)
+    newest = max(runs, key=lambda paths: _changed_s(paths.submissions))
+    if len(runs) > 1:
+        say_aside(f"of {len(runs)} runs this is the newest, {visible(newest.name)}")
+    return newest
+
+
+def _changed_s(path: str) -> float:
+    """Return when a folder got its newest file [s since the epoch]; 0 if it is not known."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
 
 
 def find_one_run(word: str) -> RunPaths:

@@ -39,7 +39,7 @@ class ElasticLoop:
         InputError: a number is not positive.
     """
 
-    # by run or directory and name: what those loops save by which have made steps, and come to their end
+    # the objects that save in loops which have made steps and come to their end, by run or directory and name
     _completed: ClassVar[dict[tuple[str, str], WeakSet[Any]]] = {}
 
     def __init__(

@@ -76,7 +76,7 @@ def test_a_command_takes_its_arguments_and_no_others(name: str) -> None:
         ("status R S", "unrecognized arguments: S\n  fix: see hpc-elastic status --help"),
         ("status --timelin R", "unrecognized arguments: --timelin\n  fix: did you mean --timeline?"),
         ("status --timeline=yes R", "--timeline: ignored explicit argument 'yes'\n  fix: see hpc-elastic"),
-        ("timeline", "the following arguments are required: RUN\n  fix: see hpc-elastic timeline --help"),
+        ("stop", "the following arguments are required: RUN\n  fix: see hpc-elastic stop --help"),
         ("logs R --node", "--node: expected one argument\n  fix: write --node NAME; see hpc-elastic logs"),
         ("submit --nodes --time 4h", "--nodes: expected one argument\n  fix: write --nodes N|MIN:MAX; see"),
         ("logs R --rank -1", "--rank: '-1' is less than 0\n  fix: give one number, for example --rank 2"),

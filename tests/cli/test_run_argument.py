@@ -185,3 +185,30 @@ def test_a_folder_that_is_named_by_dots_is_named_in_full(
     monkeypatch.chdir(tmp_path / "below")
     assert 2 == app.run(["timeline", ".."])
     assert f"RUN: {tmp_path} is not a run directory" in capfd.readouterr().err
+
+
+def test_without_a_name_the_newest_run_is_shown(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """That which was submitted or started last, whatever its name; commands that change a run need a name."""
+    other = RunPaths(f"{RUNS_FOLDER}/a-20261120-093000-78")
+    for directory in other.directories():
+        os.makedirs(directory)
+    os.utime(other.submissions, (1, 1))
+    assert NAME == find_run(None).name
+    assert f"of 2 runs this is the newest, {NAME}\n" == capfd.readouterr().err
+    os.utime(paths.submissions, (0, 0))
+    assert other.name == find_run(None).name
+    for command in ("logs", "explain", "report", "timeline", "checkpoints"):
+        app.run([command])
+        assert f"this is the newest, {other.name}" in capfd.readouterr().err, command
+    for command in ("stop", "cancel", "scale", "drill"):
+        assert 2 == app.run([command])
+        assert "the following arguments are required: RUN" in capfd.readouterr().err, command
+
+
+def test_without_a_name_and_without_a_run_the_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The error says where runs were looked for."""
+    monkeypatch.chdir(tmp_path)
+    assert 2 == app.run(["logs"])
+    assert f"no run is named, and none is in {tmp_path}/{RUNS_FOLDER}" in capfd.readouterr().err

@@ -68,6 +68,12 @@ _RUN = Word(
     is_needed=True,
     offers=_runs,
 )
+_RUN_TO_SEE = Word(
+    "run",
+    "RUN",
+    f"Run directory, run id, job id or job name. Without it: the newest run below ./{RUNS_FOLDER}.",
+    offers=_runs,
+)
 _RUN_OR_FOLDER = Word(
     "run",
     "RUN",
@@ -176,7 +182,7 @@ _REPORT = CommandRow(
     "looking.report",
     _LOOK_AFTER,
     "Show a run on one page: where its time went, its starts, stops, nodes and steps.",
-    (_RUN,),
+    (_RUN_TO_SEE,),
     (
         Option(
             "output", "File to write, - for standard output; its suffix names the format.", PATH, "FILE", "-o"
@@ -189,7 +195,7 @@ _LOGS = CommandRow(
     "looking.logs",
     _LOOK_AFTER,
     "Show the output of the newest round's workers and of all agents, in order of time.",
-    (_RUN,),
+    (_RUN_TO_SEE,),
     (
         Option("follow", "Go on showing new lines, until the run has ended.", short="-f"),
         Option("rank", "Only this global rank.", BUDGET, "R"),
@@ -313,7 +319,7 @@ COMMANDS: Mapping[str, CommandRow] = {
         "looking.explain",
         _LOOK_AFTER,
         "Show why a run is in its state: each stop with cause and cost, and the next command.",
-        (_RUN,),
+        (_RUN_TO_SEE,),
         (_JSON,),
     ),
     "report": _REPORT,
@@ -321,7 +327,7 @@ COMMANDS: Mapping[str, CommandRow] = {
         "looking.status",
         _LOOK_AFTER,
         "Show the events of a run: starts, rounds, failures, drains, requeues, the end.",
-        (_RUN,),
+        (_RUN_TO_SEE,),
         (_JSON,),
     ),
     "logs": _LOGS,
@@ -329,7 +335,7 @@ COMMANDS: Mapping[str, CommandRow] = {
         "looking.checkpoints",
         _LOOK_AFTER,
         "Show the checkpoints of a run, and from which of them it goes on.",
-        (_RUN,),
+        (_RUN_TO_SEE,),
         (_JSON,),
         "Example: hpc-elastic submit --resume RUN --from-step 1200",
     ),

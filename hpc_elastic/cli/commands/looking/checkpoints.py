@@ -15,7 +15,7 @@ from hpc_elastic.text import bytes_text, for_shell, visible
 _HEAD = ("STEP", "SAVED", "SIZE", "RANKS", "STATE", "SOURCE", "PATH")
 
 
-def checkpoints(run: str, *, json: bool = False) -> int:
+def checkpoints(run: str | None = None, *, json: bool = False) -> int:
     """Show the checkpoints of a run, and from which of them it goes on."""
     paths = find_run(run)
     found, failed = saved_checkpoints(paths), failed_saves(paths)

@@ -25,7 +25,7 @@ from hpc_elastic.slurm.submit.run_dir import identity_trouble
 from hpc_elastic.text import visible
 
 
-def explain(run: str, *, json: bool = False) -> int:
+def explain(run: str | None = None, *, json: bool = False) -> int:
     """Show why a run is in its state: each stop with cause and cost, and the next command."""
     looked = look_at(read_run(find_run(run)))
     if json:

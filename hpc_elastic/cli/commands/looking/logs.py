@@ -39,7 +39,7 @@ _A_TIME = "give a span (90s, 10m, 2h), a time (14:30), or a date with it (2026-1
 
 
 def logs(  # noqa: PLR0913 - one parameter per option of the command line
-    run: str,
+    run: str | None = None,
     *,
     follow: bool = False,
     rank: int | None = None,

@@ -24,7 +24,7 @@ _STDOUT = "-"
 
 
 def report(
-    run: str,
+    run: str | None = None,
     output: str | None = None,
     format: str | None = None,  # noqa: A002 - the flag's name
     *,

@@ -126,7 +126,7 @@ def _say_headline(run: RunFiles, where: RunStatus) -> None:
     say_in_colour(headline, colour, bold=True)
 
 
-def timeline(run: str, *, json: bool = False) -> int:
+def timeline(run: str | None = None, *, json: bool = False) -> int:
     """Show the events of a run: starts, rounds, failures, drains, requeues, the end."""
     found = read_run(find_run(run))
     if json:
