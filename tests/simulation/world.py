@@ -17,6 +17,8 @@ from greenlet import getcurrent, greenlet
 
 from tests.simulation.content import Content
 
+WALL_S = 1e9  # the wall time at the beginning [s since the epoch]
+
 
 class Killed(BaseException):
     """Ends the program of a node that was killed; nothing catches it."""
@@ -191,7 +193,7 @@ class Node:
 
     def wall(self) -> float:
         """Return the wall time as this node has it [s since the epoch]."""
-        return 1e9 + self.world.now + self.wall_offset_s
+        return WALL_S + self.world.now + self.wall_offset_s
 
     def sleep(self, seconds: float) -> None:
         """Wait [s]."""

@@ -54,6 +54,7 @@ NEXT = FIRST._replace(restart=1)
 BEGAN = EpochStarted(FIRST, "7", ("n1", "n2"), "n1", "2:2")
 ROUND = round_of(FIRST)
 ASKED = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "")
+STOP = DrainRequested(Cause.STOP, "", Then.LEAVE, "hpc-elastic stop")
 BY_SIGNAL = ASKED._replace(asked=Asked("SIGTERM"))  # its reason was not told
 WORD = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-28T10:00:00 DUE TO {} ***\n"
 LOG = "training\n"
@@ -98,6 +99,8 @@ def causes(state: RunState, epoch: Epoch, told: SlurmSays) -> list[tuple[Cause, 
         ((ASKED,), SlurmSays(log=LOG), Cause.PREEMPTION, ()),  # finish was killed before it came to write
         ((ASKED, Drained(FIRST, Cause.TIME_LIMIT, 9, "")), SlurmSays(log=LOG), Cause.TIME_LIMIT, ()),
         ((), SlurmSays(), Cause.UNKNOWN, ()),  # the log is gone, and there is no accounting
+        ((STOP,), SlurmSays([PastStart("NODE_FAIL", ("n1",))]), Cause.NODE_LOSS, ("n1",)),
+        ((STOP,), SlurmSays(log=LOG), Cause.UNKNOWN, ()),  # a wish that was not carried out is no end
         ((BY_SIGNAL,), SlurmSays([PastStart("REQUEUED", ("n1", "n2"))]), Cause.REQUEUE, ()),
         (
             (BY_SIGNAL, DrainExplained(FIRST, Cause.PREEMPTION, "in a grace", answer=Answer.CONFIRMS)),

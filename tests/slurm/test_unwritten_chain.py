@@ -130,6 +130,13 @@ def test_a_job_without_agents_counts_if_it_has_run(chain: RunPaths, job: FakeJob
     assert "8" == read_state(chain).job_id
 
 
+def test_a_job_without_a_log_counts_if_accounting_has_it(chain: RunPaths, job: FakeJob) -> None:
+    """Its node was lost before the script had said a word."""
+    write(chain, began(0), round_of(epoch_of(0)), Requeued(epoch_of(0), Cause.TIME_LIMIT))
+    assert begin(chain, Told(job, {"8": "NODE_FAIL"}), 2, RequeueBudgets(), Finish.begin) is None
+    assert (epoch_of(1), Cause.NODE_LOSS, ("n1",)) == ends(chain)[-1]
+
+
 def test_the_jobs_before_the_first_record_count(chain: RunPaths, job: FakeJob) -> None:
     """No agent of the first job has come to write."""
     log_of(chain, "7", WORD.format("TIME LIMIT"))

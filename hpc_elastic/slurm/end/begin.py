@@ -43,7 +43,7 @@ def charge(log: RunLog, start: Start, slurm: Slurm, say: Say) -> None:
 
 def _charge_job(log: RunLog, start: Start, slurm: Slurm, say: Say) -> None:
     state, epoch = log.state, start.epoch
-    earlier = _earlier_jobs(state, start)
+    earlier = _earlier_jobs(state, start, slurm)
     if other_job(state, epoch, start.job_ref) or not unwritten.of_job(state, epoch, SlurmSays(), earlier):
         return
     failed = _failed([state.batch_host, *state.expected], _began_at(log.records, state), slurm)
@@ -61,19 +61,24 @@ def _charge_job(log: RunLog, start: Start, slurm: Slurm, say: Say) -> None:
         say(f"start {one.epoch.restart} of {whose} {how}")
 
 
-def _earlier_jobs(state: RunState, start: Start) -> dict[int, SlurmSays]:
-    """Return the logs of the earlier jobs of a submission whose ends may have no record, by their links."""
+def _earlier_jobs(state: RunState, start: Start, slurm: Slurm) -> dict[int, SlurmSays]:
+    """Return Slurm's words about the earlier jobs of a submission without a recorded end, by their links.
+
+    Accounting is asked about those that have left no log.
+    """
     if not start.link:
         return {}
     paths, submission, known = start.paths, start.epoch.submission, state.epoch
     jobs = {link.number: link.job_id for link in read_links(paths, submission)}
     jobs |= {0: next((one.job_id for one in read_submissions(paths) if one.number == submission), "")}
     first = known.link if known.submission == submission else 0
-    return {
-        link: SlurmSays(log=log_end(paths, job_id), job_id=job_id)
-        for link, job_id in jobs.items()
-        if job_id and first <= link < start.link
-    }
+    found = {}
+    for link, job_id in jobs.items():
+        if job_id and first <= link < start.link:
+            log = log_end(paths, job_id)
+            accounted = () if log.strip() or job_id == state.job_id else _accounted(slurm, job_id, 1)
+            found[link] = SlurmSays(accounted, log, job_id=job_id)
+    return found
 
 
 def _charge_task(log: RunLog, start: Start, task: TaskStart, slurm: Slurm, say: Say) -> None:

@@ -40,7 +40,7 @@ from hpc_elastic.record.journal import (
     RoundEnded,
 )
 from hpc_elastic.record.state import RunState, has_ended
-from hpc_elastic.record.why_left import drain_cause
+from hpc_elastic.record.why_left import USERS_WISH, drain_cause
 from hpc_elastic.slurm.client.answers import PastStart
 from hpc_elastic.slurm.client.job_standing import due_to
 
@@ -64,6 +64,11 @@ class SlurmSays(NamedTuple):
     log: str = ""  # the end of the log of the batch script
     failed: frozenset[str] = frozenset()  # nodes that are down, or have started anew since the newest start
     job_id: str = ""  # of an earlier job of a chain
+
+    @property
+    def has_run(self) -> bool:
+        """Whether the job has run, as far as that is known: else it was cancelled as it waited."""
+        return bool(self.log.strip()) or any(row.nodes for row in self.accounted)
 
 
 class Unwritten(NamedTuple):
@@ -129,7 +134,7 @@ def of_job(
     for link, says in sorted(earlier.items()):
         if link == last and _first(state) == known.restart:
             found.append(_end(state, known, says))
-        elif last < link < epoch.link and says.log.strip():  # else it was cancelled as it waited
+        elif last < link < epoch.link and says.has_run:
             found.append(_end(state, epoch._replace(link=link, restart=0), says))
     return found + [_end(state, epoch._replace(restart=one), told) for one in range(epoch.restart)]
 
@@ -164,6 +169,7 @@ def _cause(
         has_failed: whether Slurm says that its batch host, or the node of the task, has failed since.
     """
     asked = None if state is None else drain_cause(state)
+    asked = None if asked in USERS_WISH else asked  # another end came first, and the wish stands
     said = due_to(log)
     is_silent = bool(log.strip()) and said is None and asked is None
     by_slurm = None if row is None else _CAUSE_OF.get(row.state)

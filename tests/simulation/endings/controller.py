@@ -14,7 +14,7 @@ from hpc_elastic.errors import SlurmCommandError
 from hpc_elastic.ids import Env
 from hpc_elastic.slurm.client.answers import ListedNode, LostNodeState, PastStart
 from hpc_elastic.slurm.client.commands import Slurm
-from tests.simulation.world import World
+from tests.simulation.world import WALL_S, World
 
 ASK_S = (0.02, 0.3)  # how long a command of Slurm takes [s]
 NOTICE_S = 2.0  # until Slurm gives a node up that does not answer [s]
@@ -67,11 +67,15 @@ class Job:
         ref: its id.
         nodes: how many nodes it has.
         may_requeue: whether Slurm may start it again.
+        after: the job of a chain that it waits for; None: it waits for none.
     """
 
-    def __init__(self, ref: str, nodes: int, *, may_requeue: bool) -> None:
+    def __init__(self, ref: str, nodes: int, *, may_requeue: bool, after: Job | None = None) -> None:
         self.ref = ref
         self.size = nodes
+        self.after = after
+        self.link: int = 0 if after is None else after.link + 1
+        self.line: str = ref if after is None else after.line  # the first job of its chain
         self.nodes: tuple[str, ...] = ()  # of its current start, or the last one
         self.excluded: tuple[str, ...] = ()
         self.may_requeue = may_requeue
@@ -143,6 +147,7 @@ class Controller:
         self.site = site
         self.jobs: dict[str, Job] = {}
         self.away_until = -1.0
+        self.back_at: dict[str, float] = {}  # when nodes that were lost have started anew
         self._write = write
         self._make = make
 
@@ -164,6 +169,9 @@ class Controller:
 
     def _start(self, job: Job, restart: int = 0) -> None:
         if job.word != "PENDING" or job.is_held or job.restarts != restart:
+            return
+        if job.after is not None and not job.after.is_over:
+            self.world.at(self.world.now + DELAY_S, lambda: self._start(job, restart))
             return
         nodes = tuple(name for name in NODES if name not in job.excluded)[: job.size]
         if len(nodes) < job.size:
@@ -244,11 +252,12 @@ class Controller:
             return
         processes.kill()
         restart = processes.restart
+        self.back_at |= dict.fromkeys(job.nodes, self.world.now + NOTICE_S)
 
         def notice() -> None:
-            if job.restarts == restart and job.word in ("RUNNING", "COMPLETING"):
+            if job.restarts == restart and job.word == "RUNNING":  # else Slurm has given it another end
                 job.rows[restart:] = [PastStart("NODE_FAIL", job.nodes)]
-                if job.may_requeue and job.cancelled_at is None and job.word == "RUNNING":
+                if job.may_requeue and job.cancelled_at is None:
                     self._put_back(job, is_held=False)
                 else:
                     job.word = "NODE_FAIL"
@@ -258,6 +267,7 @@ class Controller:
     def lose_node(self, job: Job, name: str) -> None:
         """Have Slurm notice that one node of several is gone; the job runs on."""
         restart = job.restarts
+        self.back_at[name] = self.world.now + NOTICE_S
 
         def notice() -> None:
             if job.restarts == restart:
@@ -382,6 +392,16 @@ class SimulatedSlurm(Slurm):
         if job.word == "PENDING":
             job.is_held = True
 
+    def cancel(self, job_ref: str, *, signal: str | None = None) -> None:
+        """Take a job out of the queue, or end it if it has started meanwhile."""
+        assert signal is None
+        job = self._known("cancel", job_ref)
+        if job.word == "PENDING":
+            job.word = "CANCELLED"
+        else:
+            world = self._controller.world  # a program of it cannot end another one itself
+            world.at(world.now, lambda: self._controller.end(job, "CANCELLED", is_back=False))
+
     def update(self, job_ref: str, *fields: str) -> None:
         """Accept a comment, and the nodes that a job in the queue is to do without."""
         (field,) = fields
@@ -400,5 +420,10 @@ class SimulatedSlurm(Slurm):
         return [ListedNode(name, "idle") for name in NODES]
 
     def node_states(self, names: Sequence[str], job_ref: str | None) -> dict[str, LostNodeState]:  # noqa: ARG002
-        """Return that nothing is known of lost nodes."""
-        return {}
+        """Return since when nodes are up; those that were lost are back."""
+        self._job("")
+        back_at = self._controller.back_at
+        return {
+            name: LostNodeState("idle", "", WALL_S + back_at.get(name, -WALL_S), in_job=True)
+            for name in names
+        }

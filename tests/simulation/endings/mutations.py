@@ -18,7 +18,7 @@ _MIXED = ("endings losses", "endings preempted", "endings")
 ENDING_MUTATIONS = (
     Mutation(
         "ends without a record are not counted",
-        (Change(f"{_BEGIN}:charge", "if start.local or not (", "if True or not ("),),
+        (Change(f"{_BEGIN}:charge", "if start.local:", "if True:"),),
         _MIXED,
     ),
     Mutation(
@@ -46,9 +46,8 @@ ENDING_MUTATIONS = (
     Mutation(
         "a second job charges the ends of its own starts",
         (
-            Change(
-                f"{_BEGIN}:charge", "if other_job(log.state, start.epoch, start.job_ref) or", "if False or"
-            ),
+            Change(f"{_BEGIN}:_charge_job", "if other_job(state, epoch, start.job_ref) or", "if False or"),
+            Change(f"{_BEGIN}:_is_missing", "if other_job(state, start.epoch, start.job_ref):", "if False:"),
         ),
         ("endings second job",),
     ),
@@ -95,7 +94,7 @@ ENDING_MUTATIONS = (
     Mutation(
         "a start that has a record is charged again",
         (
-            Change(f"{_UNWRITTEN}:of_job", "known.restart + is_recorded", "known.restart"),
+            Change(f"{_UNWRITTEN}:_first", " + (state.requeued or state.ending is not None)", ""),
             Change(f"{_STATE}:_requeued", "if state.requeued or", "if"),
         ),
         _MIXED,
@@ -107,13 +106,13 @@ ENDING_MUTATIONS = (
     ),
     Mutation(
         "accounting is not asked",
-        (Change(f"{_BEGIN}:_told", "rows = slurm.past_starts(start.job_ref)", "rows = []"),),
+        (Change(f"{_BEGIN}:_accounted", "rows = slurm.past_starts(job_ref)", "rows = []"),),
         _MIXED,
     ),
     Mutation(
         "accounting is believed though the last start is not in it",
         (
-            Change(f"{_BEGIN}:_told", "if len(rows) in (restarts, restarts + 1) else ()", ""),
+            Change(f"{_BEGIN}:_accounted", "if len(rows) in (restarts, restarts + 1) else ()", ""),
             Change(
                 f"{_UNWRITTEN}:_end",
                 "accounted[epoch.restart] if epoch.restart < len(told.accounted)",
@@ -121,6 +120,37 @@ ENDING_MUTATIONS = (
             ),
         ),
         _MIXED,
+    ),
+    Mutation(
+        "a log without a word of Slurm is that of a lost node",
+        (Change(f"{_UNWRITTEN}:_cause", "row is None and has_failed:", "row is None:"),),
+        ("endings script",),
+    ),
+    Mutation(
+        "the next job of a chain counts no end of the one before",
+        (Change(f"{_BEGIN}:charge", "start.restarts or start.link", "start.restarts"),),
+        ("endings chain",),
+    ),
+    Mutation(
+        "a stop is the wish of one job of a chain",
+        (Change(f"{_STATE}:_stop_still_wanted", "or entry.epoch.link > state.epoch.link", ""),),
+        ("endings chain",),
+    ),
+    Mutation(
+        "a stop that was carried out is unknown to the next job of a chain",
+        (
+            Change(
+                f"{_LIFECYCLE}:stopped_before",
+                "is_next = is_next and not facts.is_task",
+                "is_next = is_next and state.epoch.link == mine.link",
+            ),
+        ),
+        ("endings chain",),
+    ),
+    Mutation(
+        "finish writes into a run that another job has begun",
+        (Change(f"{_FINISH}:_Doing._commit", "if self._finish.other_job(state):", "if False:"),),
+        ("endings second job",),
     ),
     Mutation(
         "a requeue by hand is taken for a preemption",

@@ -11,10 +11,12 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import MarkName, write_mark
+from hpc_elastic.slurm.run_jobs.submissions import Submission, announce, new_link, record, record_link
 
 RUN_ID = "simulated"
 _MEMORY = "/dev/shm"
@@ -34,7 +36,7 @@ class Place:
         for name in os.listdir(self.paths.root):
             if name.endswith(".out") or name == os.path.basename(self.paths.site):
                 os.unlink(os.path.join(self.paths.root, name))
-        for directory in (self.paths.checkpoints, self.ledger):
+        for directory in (self.paths.checkpoints, self.paths.submissions, self.ledger):
             for name in os.listdir(directory):
                 os.unlink(os.path.join(directory, name))
 
@@ -42,6 +44,13 @@ class Place:
         """Store the job spec, as far as it matters here."""
         with open(self.paths.job, "w") as file:
             json.dump({"format": 1, "spec": {"nodes": str(nodes)}}, file)
+
+    def describe_chain(self, jobs: Sequence[str]) -> None:
+        """Store the ids of the jobs of a chain."""
+        announce(self.paths, 0, "token", now_s=0.0)
+        record(self.paths, Submission(0, "token", jobs[0]))
+        for number, job_ref in enumerate(jobs[1:], start=1):
+            record_link(self.paths, new_link(0, number, "token", now_s=0.0)._replace(job_id=job_ref))
 
     def write(self, job_ref: str, line: str) -> None:
         """Add a line to the batch log of a job."""

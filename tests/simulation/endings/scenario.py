@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
-from hpc_elastic.record.journal import Cause
+from hpc_elastic.errors import StoreError
+from hpc_elastic.record.journal import Cause, DrainRequested, Role, Then
+from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.slurm.end.choices import RequeueBudgets
 from hpc_elastic.slurm.job.spec import JobSpec
 from tests.simulation.broken import BrokenError
@@ -19,6 +23,7 @@ from tests.simulation.mount import Weather
 from tests.simulation.world import Node, World
 
 OWN, SECOND = "7", "8"
+CHAIN = (OWN, "71", "72", "73")
 MOST_STARTS = 9
 ALL_LOST = "all nodes are lost"
 MOST_S = 900.0
@@ -34,6 +39,7 @@ class EndingChances(NamedTuple):
     in_finish: float = 0.3  # the chance of one while finish runs
     within_s: float = 12.0  # after a start begins
     second: float = 0.0  # the chance of a second job of the same script
+    chain: int = 0  # jobs of the chain; 0: there is none
     away: float = 0.0  # the chance that Slurm does not answer for a while
     accounting: tuple[Accounting, ...] = _ALL
     logs: float = 0.8  # the chance that batch logs are kept
@@ -68,6 +74,8 @@ class Endings:
         )
         self.size = dice.choice((1, 1, 2))
         self.place.describe(self.size)
+        if chances.chain:
+            self.place.describe_chain(CHAIN[: chances.chain])
         saves = dice.random() < chances.saves
         self.saves_after_s = (1.0, 5.0) if saves else (1e9, 1e9)
         self.save_takes_s = dice.choice(((0.1, 1.0), (1.0, 12.0)))
@@ -79,7 +87,7 @@ class Endings:
     def _budgets(self) -> RequeueBudgets:
         dice = self.world.random
         return RequeueBudgets(
-            max_requeues=dice.choice((0, 1, 1, 2, 3, 500)),
+            max_requeues=max(dice.choice((0, 1, 1, 2, 3, 500)), self.chances.chain - 1),
             max_node_losses=dice.choice((0, 1, 2, 100)),
             max_preemptions=dice.choice((None, None, 0, 1, 2)),
             max_launch_failures=dice.choice((1, 3)),
@@ -93,7 +101,7 @@ class Endings:
         return self.world.story
 
     def starts_of(self, job_ref: str) -> list[JobStart]:
-        """Return the starts that a job has had, the oldest first."""
+        """Return the starts that a job, or the chain that begins with it, has had, the oldest first."""
         return self._starts.get(job_ref, [])
 
     def run(self) -> None:
@@ -132,8 +140,11 @@ class Endings:
         world.tell(f"budgets: {self.budgets}")
         world.tell(f"{self.site}, {self.size} nodes")
         spec = JobSpec(command=("train.py",), nodes=str(self.size), max_requeues=self.budgets.max_requeues)
-        own = Job(OWN, self.size, may_requeue=spec.requeues)
-        world.at(0.0, lambda: self.controller.submit(own))
+        own = Job(OWN, self.size, may_requeue=spec.requeues and not self.chances.chain)
+        world.at(0.0, partial(self.controller.submit, own))
+        for name in CHAIN[1 : self.chances.chain]:
+            own = Job(name, self.size, may_requeue=False, after=own)
+            world.at(0.0, partial(self.controller.submit, own))
         if dice.random() < self.chances.second:
             other = Job(SECOND, self.size, may_requeue=spec.requeues)
             world.at(dice.uniform(0.0, 20.0), lambda: self.controller.submit(other))
@@ -149,8 +160,9 @@ class Endings:
     def _make(self, job: Job) -> JobStart:
         if not self.site.keeps_log:
             self.place.lose_log(job.ref)
-        start = JobStart(self, job, 0)
-        self._starts.setdefault(job.ref, []).append(start)
+        start, line = JobStart(self, job, 0), self._starts.setdefault(job.line, [])
+        start.index = len(line)
+        line.append(start)
         self.truth.job_begins(start)
         start.on_finish = self._finish_begins
         self._plan(start)
@@ -165,7 +177,7 @@ class Endings:
 
     def _held(self, job: Job) -> None:
         """Have the user release a held job, or leave it."""
-        start = self.starts_of(job.ref)[-1]
+        start = self.starts_of(job.line)[-1]
         if not start.is_seen_held:
             start.is_seen_held = True
             if self.world.random.random() < 0.5:
@@ -260,6 +272,19 @@ class Endings:
         start.job.cancelled_at = self.world.now
         self.controller.end(start.job, "CANCELLED", is_back=False)
 
+    def stall(self, start: JobStart) -> None:
+        """The shared directory answers none of the processes for a while."""
+        start.stall(self.world.random.uniform(2.0, 20.0))
+
+    def stop(self, start: JobStart) -> None:
+        """The user has the run save and stop."""
+        if start.job.line != self.truth.owner:
+            return
+        node = self.world.new_node("login")
+        log = start.log(node, Role.SCRIPT, is_member=False)
+        wish = DrainRequested(Cause.STOP, "", Then.LEAVE, "stop")
+        node.start(lambda: _commit(log, wish))
+
     def crash(self, start: JobStart) -> None:
         """A worker fails for good."""
         start.crashes = True
@@ -267,6 +292,12 @@ class Endings:
     def succeed(self, start: JobStart) -> None:
         """The workers succeed."""
         start.succeeds = True
+
+
+def _commit(log: RunLog, wish: DrainRequested) -> None:
+    """Ask for a stop where a round runs, as `hpc-elastic stop` does."""
+    with suppress(StoreError):
+        log.commit(lambda state: wish if state.running is not None and not state.leaving else None)
 
 
 FAULTS: dict[str, Callable[[Endings, JobStart], None]] = {
@@ -280,6 +311,8 @@ FAULTS: dict[str, Callable[[Endings, JobStart], None]] = {
     "a line of the script fails": Endings.line_fails,
     "a node is lost": Endings.lose_one,
     "cancelled": Endings.cancel,
+    "the directory stalls": Endings.stall,
+    "the user stops the run": Endings.stop,
     "a worker fails": Endings.crash,
     "the workers succeed": Endings.succeed,
 }
@@ -301,7 +334,19 @@ ENDINGS = {
         ("the agents are killed", "preempted", ALL_LOST), second=1.0, within_s=30.0
     ),
     "endings script": EndingChances(
-        ("the script is killed", "the script is killed", "the agents are killed")
+        ("the script is killed", "the script is killed", "the agents are killed", "the directory stalls")
+    ),
+    "endings chain": EndingChances(
+        (
+            ALL_LOST,
+            ALL_LOST,
+            "the time limit",
+            "the user stops the run",
+            "preempted",
+            "a line of the script fails",
+        ),
+        chain=4,
+        in_finish=0.2,
     ),
     "endings rough": EndingChances(
         tuple(FAULTS), second=0.2, away=0.2, weather=Weather(lost_reply=0.02, late=0.002)

@@ -87,12 +87,14 @@ class JobStart:
         self.job = job
         self.restart = job.restarts
         self.submission = submission
+        self.index = 0  # of the starts of its job, or of its chain
         self.causes: set[Cause] = set()
         self.began_from: int | None = None
         self.is_disturbed = False
         self.held = False  # the run was held as it ended
         self.held_for: Budget | None = None
         self.is_seen_held = False
+        self.is_recorded = False  # as begun
         self.is_unfit = False  # it was left for its nodes, and none was lost
         self.nodes: tuple[str, ...] = ()
         self.was_signalled = False  # some time
@@ -109,6 +111,8 @@ class JobStart:
         self._works = False  # a round has begun
         self._script_died_at: float | None = None
         self.threads: list[Node] = []  # of the agents
+        self._mounts: list[Mount] = []
+        self._stalled_until = 0.0
         self.script = run.world.new_node(f"{job.ref}.{self.restart}")
         self.agents: Node | None = None
 
@@ -118,9 +122,21 @@ class JobStart:
         return f"job {self.job.ref}, start {self.restart}"
 
     @property
+    def key(self) -> tuple[int, int, int]:
+        """Its place among the starts of the run."""
+        return self.submission, self.job.link, self.restart
+
+    @property
     def is_current(self) -> bool:
         """Whether Slurm has not put the job back since."""
         return self.job.processes is self and self.job.restarts == self.restart
+
+    def stall(self, seconds: float) -> None:
+        """Have the shared directory answer none of its processes for a while [s]."""
+        self.is_disturbed = True
+        self._stalled_until = self.run.world.now + seconds
+        for mount in self._mounts:
+            mount.stall(seconds, is_soft=False)
 
     # hooks of the controller
 
@@ -185,7 +201,7 @@ class JobStart:
 
     def _run_script(self) -> int:
         world = self.run.world
-        if self.restart:
+        if self.index:
             ended = self._begin_again()
             if ended is not None:
                 return ended.code
@@ -211,7 +227,7 @@ class JobStart:
         )
         self.on_finish(self)
         try:
-            finish = self._finish_of(self.script, Epoch(self.submission, 0, self.restart, 0), 0)
+            finish = self._finish_of(self.script, Epoch(*self.key, 0), 0)
             ended = begin_with_nodes(finish, self._say)
         except HpcElasticError as error:
             self.run.world.tell(f"{self.name}: earlier starts are not looked at: {error}")
@@ -221,7 +237,7 @@ class JobStart:
     def _finish(self, code: int, relaunch: int, failure: SetupFailure | None = None) -> Ended:
         self._ignores = True
         self.on_finish(self)
-        epoch = Epoch(self.submission, 0, self.restart, relaunch)
+        epoch = Epoch(*self.key, relaunch)
         self.run.world.tell(f"{self.name}: srun {relaunch} ends with {code}")
         ended = self._run(self._finish_of(self.script, epoch, code, failure))
         self._ignores = False
@@ -250,11 +266,12 @@ class JobStart:
             srun_exit_code=code,
             is_submitted=True,
             launch_failure=failure,
+            chain=run.chances.chain,
             run_id=RUN_ID,
             node_list=",".join(self.job.nodes),
         )
         finish = Finish(start, run.budgets, self._slurm(), node, self._say)
-        finish.log = self._log(node, Role.SCRIPT, is_member=False)
+        finish.log = self.log(node, Role.SCRIPT, is_member=False)
         return finish
 
     def _say(self, text: str) -> None:
@@ -267,8 +284,11 @@ class JobStart:
             self.run.place.ledger,
         )
 
-    def _log(self, node: Node, role: Role, *, is_member: bool) -> RunLog:
+    def log(self, node: Node, role: Role, *, is_member: bool) -> RunLog:
+        """Return the journal as one of its processes, or of its user's, sees it."""
         mount = Mount(node, self.run.weather, self.run.truth.observer(self))
+        mount.stalled_until = self._stalled_until
+        self._mounts.append(mount)
         log = RunLog(mount, node, node.name, SimulatedLock(self.run.lock, node), role)
         log.is_member = is_member
         return log
@@ -311,8 +331,8 @@ class Agents:
     def __init__(self, start: JobStart, node: Node, relaunch: int) -> None:
         self.start = start
         self.node = node
-        self.epoch = Epoch(start.submission, 0, start.restart, relaunch)
-        self.log = start._log(node, Role.AGENT, is_member=True)
+        self.epoch = Epoch(*start.key, relaunch)
+        self.log = start.log(node, Role.AGENT, is_member=True)
         nodes = len(start.job.nodes)
         self.settings = MeetingSettings(min_nodes=nodes, max_nodes=nodes)
         self._dice = start.run.world.random
@@ -349,7 +369,7 @@ class Agents:
         if state.epoch != self.epoch or state.ending is not None:
             return self._sent_away(state)
         self.node.wait(self._dice.uniform(0.1, 1.0))
-        if self.start.signals:
+        if self.start.signals or self._patiently(self.log.refresh).leave_cause is Cause.STOP:
             return self._drain(1)
         state = self._meet()
         self.start._works = True
@@ -403,7 +423,7 @@ class Agents:
             start.succeeds |= run.world.now >= done_at
             if start.crashes or start.succeeds or start.lost_node:
                 return self._end_round()
-            if start.signals or self._notices:
+            if start.signals or self._notices or state.leave_cause is Cause.STOP:
                 return self._drain(step)
             if run.world.now >= next_save:
                 run.place.save(step)
@@ -424,7 +444,8 @@ class Agents:
         """Save and leave, as Slurm wants the nodes."""
         node, run = self.start.job.nodes[0], self.start.run
         asked = Asked("SIGTERM") if self.start.signals else Asked()
-        self._write(DrainRequested(Cause.PREEMPTION, node, Then.LEAVE, "", self.epoch, asked=asked))
+        if not self.log.state.leaving:
+            self._write(DrainRequested(Cause.PREEMPTION, node, Then.LEAVE, "", self.epoch, asked=asked))
         running = self.log.state.running
         if running is not None:
             self._write(StopAgreed(running.number, step))

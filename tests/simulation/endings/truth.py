@@ -13,6 +13,7 @@ from hpc_elastic.record.journal import (
     Budget,
     Cause,
     Decision,
+    DrainRequested,
     Entry,
     EpochStarted,
     NodeUnfit,
@@ -44,6 +45,7 @@ _CANCELLED = "a cancelled job stays away"
 _WHOLE = (None, Budget.REQUEUES, Budget.STARTS_WITHOUT_SAVE)  # a release from these gives all requeues back
 _LEFT_OUT = "a node that is lost again is left out"
 _GOES_ON = "a run that may go on does"
+_STOPPED = "a run that its user stops begins no more"
 _BY_BUDGET = {
     Budget.NODE_LOSSES: Cause.NODE_LOSS,
     Budget.PREEMPTIONS: Cause.PREEMPTION,
@@ -82,8 +84,9 @@ class Truth:
         self.owner = ""  # the job whose agents were first
         self.ending: RunEnded | None = None
         self._lost: Counter[str] = Counter()  # nodes that the records of unwritten ends name
-        self.counted: dict[tuple[int, int], list[Cause]] = {}  # by submission and restart count
+        self.counted: dict[tuple[int, int, int], list[Cause]] = {}  # by their place among the starts
         self._tells = False  # the program is known to mark its saves
+        self._is_stopped = False  # the user has wished for it
 
     def observer(self, start: JobStart) -> _OfStart:
         """Return who is told of the records of one start."""
@@ -94,7 +97,7 @@ class Truth:
     def commanded(self, start: JobStart, what: str, job_ref: str) -> None:
         """Note a command to Slurm that changes a job."""
         self.run.world.tell(f"{start.name}: {what} {job_ref}")
-        if self.owner and start.job.ref != self.owner and not self._is_over:
+        if self.owner and start.job.line != self.owner and not self._is_over:
             raise BrokenError(_REFUSED, f"{start.name} has Slurm {what} job {job_ref}")
 
     @property
@@ -103,7 +106,7 @@ class Truth:
 
     def written(self, start: JobStart, entry: Entry) -> None:
         """Check a record."""
-        if self.owner and start.job.ref != self.owner and not self._is_over:
+        if self.owner and start.job.line != self.owner and not self._is_over:
             raise BrokenError(_REFUSED, f"{start.name} writes {entry}")
         match entry:
             case EpochStarted():
@@ -112,31 +115,39 @@ class Truth:
                 self._requeued(entry)
             case RoundFormed():
                 self._works(start, entry)
+            case RunEnded():
+                self._ended(start, entry)
+            case _:
+                self._noted(start, entry)
+
+    def _noted(self, start: JobStart, entry: Entry) -> None:
+        match entry:
             case StopAgreed():
                 self._tells = True
+            case DrainRequested(Cause.STOP):
+                self._is_stopped = True
             case NodeUnfit():
                 start.is_unfit = True
                 self._lost[entry.node] = 0  # a kill before the job is handed back hides that
                 start.causes.add(Cause.NODE_LOSS)
-            case RunEnded():
-                self._ended(start, entry)
             case _:
                 pass
 
     def _began(self, start: JobStart, entry: EpochStarted) -> None:
-        if entry.epoch.restart == start.restart:
+        if entry.epoch.script == start.key:
             self.ending = None
-        self.owner = start.job.ref
+            start.is_recorded = True
+        self.owner = start.job.line
 
     # each start is counted once, under its cause
 
     def _requeued(self, entry: Requeued) -> None:
-        key = (entry.epoch.submission, entry.epoch.restart)
+        key = entry.epoch.script
         counted = self.counted.setdefault(key, [])
         counted.append(entry.cause)
         if len(counted) > 1:
             raise BrokenError(_ONCE, f"start {key} is counted for {counted}")
-        start = self.run.starts_of(self.owner)[key[1]]
+        start = next(one for one in self.run.starts_of(self.owner) if one.key == key)
         if entry.cause not in start.causes | self._guesses(start):
             raise BrokenError(_CAUSE, f"{start.name} ended for {sorted(start.causes)}, not {entry.cause}")
         if entry.nodes and not set(entry.nodes) <= set(start.nodes):
@@ -146,6 +157,8 @@ class Truth:
     def _guesses(self, start: JobStart) -> set[Cause]:
         """Return causes that a start may be counted for though they are wrong: nothing tells the true one."""
         site, found = self.run.site, {Cause.AGENT_ERROR, Cause.LAUNCH_FAILURE} & start.causes
+        if Cause.LAUNCH_FAILURE in found:  # accounting has a script that was killed as failed
+            found.add(Cause.UNKNOWN)
         if start.was_signalled:
             found |= set() if self._is_told(start) else {Cause.PREEMPTION}
         if not self._is_told(start):
@@ -163,18 +176,27 @@ class Truth:
     # budgets
 
     def _works(self, start: JobStart, entry: RoundFormed) -> None:
-        start.began_from = entry.checkpoint.step if entry.checkpoint is not None else BEGINNING
-        before = self.run.starts_of(start.job.ref)[: start.restart]
+        if start.began_from is None:
+            start.began_from = entry.checkpoint.step if entry.checkpoint is not None else BEGINNING
+        if self._is_stopped:
+            raise BrokenError(_STOPPED, f"{start.name} works")
+        before = self.run.starts_of(start.job.line)[: start.index]
         for one in before:
-            if not one.held and len(self._counted(one)) != 1:
-                raise BrokenError(_ONCE, f"{one.name} is not counted as start {start.restart} begins")
+            if not one.held and len(self._counted(one)) != 1 and not self._left_nothing(one):
+                raise BrokenError(_ONCE, f"{one.name} is not counted as start {start.index} begins")
         self._within(start, before)
         bad = [name for name in start.nodes if self._lost[name] >= LOST_AGAIN]
-        if bad and self.run.controller.away_until < 0:
+        if bad and self.run.controller.away_until < 0 and not self.run.chances.chain:
             raise BrokenError(_LEFT_OUT, f"{start.name} works on {bad}: {dict(self._lost)}")
 
+    def _left_nothing(self, start: JobStart) -> bool:
+        """Tell whether nothing shows that a job of a chain has run: it may have been cancelled before."""
+        is_accounted = self.run.site.accounting is Accounting.WHOLE and self.run.controller.away_until < 0
+        has_log = self.run.site.keeps_log and start.index > 0
+        return bool(self.run.chances.chain) and not (start.is_recorded or is_accounted or has_log)
+
     def _counted(self, start: JobStart) -> list[Cause]:
-        return self.counted.get((start.submission, start.restart), [])
+        return self.counted.get(start.key, [])
 
     def _within(self, start: JobStart, before: list[JobStart]) -> None:
         """Check that a start may begin after others."""
@@ -207,14 +229,14 @@ class Truth:
 
     def _released(self, start: JobStart, budgets: tuple[Budget | None, ...]) -> bool:
         """Tell whether the run was held for one of these budgets since a start began."""
-        later = self.run.starts_of(start.job.ref)[start.restart :]
+        later = self.run.starts_of(start.job.line)[start.index :]
         return any(one.held and one.held_for in budgets for one in later)
 
     def _vain(self, start: JobStart, before: list[JobStart]) -> int:
         """Return how many starts in a row before a start have saved nothing."""
         if not self._tells:
             return 0
-        held = max([one.restart + 1 for one in before if one.held], default=0)
+        held = max([one.index + 1 for one in before if one.held], default=0)
         ran = [one for one in before[held:] if one.began_from is not None]
         if not ran:
             return 0
@@ -238,7 +260,7 @@ class Truth:
 
     def _is_spent(self, start: JobStart, budget: Budget) -> None:
         """Check that a budget for which a run is held or ended is really spent."""
-        before, budgets = self.run.starts_of(start.job.ref)[: start.restart], self.run.budgets
+        before, budgets = self.run.starts_of(start.job.line)[: start.index], self.run.budgets
         if budget is Budget.REQUEUES and (used := self._requeues(before, most=True)) < budgets.max_requeues:
             raise BrokenError(_BUDGET, f"held after {used} of {budgets.max_requeues} requeues")
         cause = _BY_BUDGET.get(budget)
@@ -269,9 +291,12 @@ class Truth:
 
     def check_end(self) -> None:
         """Check that a run that has not ended was kept from going on."""
-        job = self.run.controller.jobs.get(self.owner)
-        if job is None or not job.is_over or self._is_over or job.cancelled_at is not None:
+        jobs = [one for one in self.run.controller.jobs.values() if one.line == self.owner]
+        if self._is_over or not all(one.is_over and one.cancelled_at is None for one in jobs):
             return
-        last = self.run.starts_of(job.ref)[-1]
-        if job.may_requeue and not last.is_disturbed:
-            raise BrokenError(_GOES_ON, f"job {job.ref} is {job.word}, and nobody was killed")
+        for job in jobs:
+            if job.word == "CANCELLED":
+                raise BrokenError(_GOES_ON, f"job {job.ref} was taken out of the queue")
+            last = self.run.starts_of(job.line)[-1]
+            if job.may_requeue and not last.is_disturbed:
+                raise BrokenError(_GOES_ON, f"job {job.ref} is {job.word}, and nobody was killed")
