@@ -13,6 +13,7 @@ from typing import Any
 
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import (
+    Answer,
     Budget,
     Cause,
     Decision,
@@ -61,6 +62,7 @@ NO_EPOCH = Epoch(-1, 0, 0, 0)
 MOST_FAILED_LEAVING = 8  # of a start are kept; with a thousand nodes each would have one
 _OF_WORKERS = (Cause.CRASH, Cause.HANG)
 _OF_USERS = (Cause.STOP, Cause.INTERRUPT)
+_UNNAMED = (Answer.REQUEUES, Answer.SILENT)  # answers of Slurm without a cause
 
 
 class RunFields(NamedTuple):
@@ -388,6 +390,8 @@ def _explained(state: RunState, entry: DrainExplained) -> RunState:
         return state  # no signal asked for it
     if before is not None and (before.cause, before.detail) == (entry.cause, entry.detail):
         return state  # of a node that asked, too
+    if before is not None and before.answer is Answer.CONFIRMS and entry.answer in _UNNAMED:
+        return state  # it was asked later: a job that is back in the queue shows no cause
     if drain.cause in _OF_USERS:  # a request of Slurm leaves less time, and changes no wish
         return state._replace(explained=entry)
     asked = drain.asked._replace(answer=entry.answer, said=entry.detail)

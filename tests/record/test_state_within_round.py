@@ -289,6 +289,15 @@ def test_the_same_explanation_changes_nothing() -> None:
     assert after(crash(1), state=after(*RUNS, drain(), first)).explained == first
 
 
+@pytest.mark.parametrize("answer", [Answer.REQUEUES, Answer.SILENT])
+def test_an_explanation_without_a_cause_replaces_none_that_names_it(answer: Answer) -> None:
+    """An agent has given the job back before another signal was asked about: Slurm shows no cause then."""
+    killed, unnamed = explained(Cause.LAUNCH_FAILURE), explained(Cause.PREEMPTION, "requeued", answer)
+    assert not fits(after(*RUNS, drain(), killed), unnamed)
+    assert fits(after(*RUNS, drain(), unnamed), killed)
+    assert fits(after(*RUNS, drain(), explained(Cause.PREEMPTION, "?", Answer.DENIES)), unnamed)
+
+
 def test_the_loss_and_the_message_are_noted_as_they_are_told() -> None:
     """By the record of the loss, and by the event and what it is about."""
     state = after(*OVER, NodeTaken(E0, "n2", "set down", 3), NodeTaken(E0, "n3", "set down", 4))

@@ -28,7 +28,10 @@ ENDING_MUTATIONS = (
     ),
     Mutation(
         "finish of a second job acts on the run",
-        (Change(f"{_LIFECYCLE}:_settled", "if facts.other_job and", "if False and"),),
+        (
+            Change(f"{_LIFECYCLE}:_settled", "if facts.other_job and", "if False and"),
+            Change(f"{_FINISH}:_Doing._commit", "if self._finish.other_job(state):", "if False:"),
+        ),
         ("endings second job",),
     ),
     Mutation(
@@ -124,6 +127,11 @@ ENDING_MUTATIONS = (
     Mutation(
         "a log without a word of Slurm is that of a lost node",
         (Change(f"{_UNWRITTEN}:_cause", "row is None and has_failed:", "row is None:"),),
+        ("endings script",),
+    ),
+    Mutation(
+        "an answer without a cause replaces one that names it",
+        (Change(f"{_STATE}:_explained", "entry.answer in _UNNAMED", "False"),),
         ("endings script",),
     ),
     Mutation(

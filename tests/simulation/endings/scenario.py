@@ -147,7 +147,8 @@ class Endings:
             world.at(0.0, partial(self.controller.submit, own))
         if dice.random() < self.chances.second:
             other = Job(SECOND, self.size, may_requeue=spec.requeues)
-            world.at(dice.uniform(0.0, 20.0), lambda: self.controller.submit(other))
+            at = dice.uniform(0.0, dice.choice((2.0, 20.0)))
+            world.at(at, lambda: self.controller.submit(other))
         if dice.random() < self.chances.away:
             since = dice.uniform(0.0, 30.0)
             world.at(since, lambda: setattr(self.controller, "away_until", since + dice.uniform(5.0, 60.0)))
