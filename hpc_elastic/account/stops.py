@@ -25,10 +25,10 @@ from hpc_elastic.record.journal import (
     Role,
     RunEnded,
     SetupFailure,
+    WorkerWord,
 )
 from hpc_elastic.record.state import RunState
 from hpc_elastic.record.why_left import Asker, asked_by, requeued_for, who_asked
-from hpc_elastic.record.worker_word import WorkerWord
 
 _WITH_WORDS = (Cause.LAUNCH_FAILURE, Cause.AGENT_ERROR, Cause.JOIN_TIMEOUT)
 

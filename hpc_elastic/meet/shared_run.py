@@ -38,11 +38,11 @@ from hpc_elastic.record.journal import (
     StopAgreed,
     Then,
     WarningHeld,
+    WorkerWord,
 )
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.record.same_failure import signature
 from hpc_elastic.record.state import RunState
-from hpc_elastic.record.worker_word import WorkerWord
 
 REREAD_BEATS = 5  # heartbeats after which a watcher reads the journal without a sign of news
 

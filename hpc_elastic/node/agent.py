@@ -29,9 +29,8 @@ from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.setup.journal_entries import Reports
 from hpc_elastic.node.spec import ElasticAgent, RunResult, WorkerGroup, WorkerSpec
 from hpc_elastic.node.workers.local_group import LocalGroup
-from hpc_elastic.record.journal import RoundFormed
+from hpc_elastic.record.journal import RoundFormed, WorkerWord, bad_node
 from hpc_elastic.record.state import RunState
-from hpc_elastic.record.worker_word import WorkerWord, bad_node
 from hpc_elastic.secrets_out import secret_values
 
 FAST_LOOK_S = 0.02  # between two looks while nodes agree on something

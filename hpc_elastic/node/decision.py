@@ -6,10 +6,9 @@ from enum import Enum, auto
 
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.causes import CAUSES
-from hpc_elastic.record.journal import Cause, DrainRequested, Epoch, Then
+from hpc_elastic.record.journal import Cause, DrainRequested, Epoch, Then, Verdict, WorkerWord
 from hpc_elastic.record.same_failure import lone_node, repeated_text
 from hpc_elastic.record.state import RunState
-from hpc_elastic.record.worker_word import Verdict, WorkerWord
 from hpc_elastic.settings.setting import usual
 from hpc_elastic.settings.table import JobSettings
 

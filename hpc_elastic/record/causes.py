@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.record.journal import Budget, Cause
+from hpc_elastic.record.journal import Cause
 
 
 class Blame(str, Enum):
@@ -58,101 +58,47 @@ class CauseRow(NamedTuple):
 
 _AGENT, _FINISH = "an agent", "`finish`"
 _LATER = f"{_FINISH}; the next start, if none had the time"
+# fmt: off
 CAUSES: Mapping[Cause, CauseRow] = {
     Cause.CRASH: CauseRow("crash", "crashes", "a worker failed", Blame.PROGRAM, _AGENT, "max_restarts"),
     Cause.HANG: CauseRow("hang", "hangs", "the workers hung", Blame.PROGRAM, _AGENT, "max_hangs"),
     Cause.NODE_LOSS: CauseRow(
-        "node loss",
-        "node losses",
-        "a node was lost",
-        Blame.NODE,
+        "node loss", "node losses", "a node was lost", Blame.NODE,
         f"{_AGENT} of another node; {_FINISH} or the next start, if too few are left",
-        Budget.NODE_LOSSES.value,
-        requeues=True,
-        of_node="the node is down or unfit",
-    ),
+        "max_node_losses", requeues=True, of_node="the node is down or unfit"),
     Cause.PREEMPTION: CauseRow(
-        "preemption",
-        "preemptions",
-        "preemption",
-        Blame.SLURM,
-        _LATER,
-        Budget.PREEMPTIONS.value,
-        requeues=True,
-        of_node="preemption",
-    ),
+        "preemption", "preemptions", "preemption", Blame.SLURM, _LATER,
+        "max_preemptions", requeues=True, of_node="preemption"),
     Cause.TIME_LIMIT: CauseRow(
-        "time limit",
-        "time limits",
-        "the time limit",
-        Blame.SLURM,
-        _LATER,
-        Budget.TIME_LIMITS.value,
-        requeues=True,
-        of_node="the time limit",
-    ),
-    Cause.LAUNCH_FAILURE: CauseRow(
-        "launch failure",
-        "launch failures",
-        "the agents could not start",
-        Blame.START,
+        "time limit", "time limits", "the time limit", Blame.SLURM, _LATER,
+        "max_time_limits", requeues=True, of_node="the time limit"),
+    Cause.LAUNCH_FAILURE: CauseRow(  # one agent leaves for a killed script alone: it has started
+        "launch failure", "launch failures", "the agents could not start", Blame.START,
         f"{_FINISH}; {_AGENT}, if the batch script was killed",
-        Budget.LAUNCH_FAILURES.value,
-        requeues=True,
-        of_node="the batch script was killed",  # agents leave for that alone; they have started
-    ),
+        "max_launch_failures", requeues=True, of_node="the batch script was killed"),
     Cause.NODE_DRAIN: CauseRow(
-        "drain of a node",
-        "drains of nodes",
-        "the drain of a node",
-        Blame.USER,
-        _FINISH,
-        requeues=True,
-        of_node="the drain of the node",
-    ),
+        "drain of a node", "drains of nodes", "the drain of a node", Blame.USER, _FINISH,
+        requeues=True, of_node="the drain of the node"),
     Cause.REQUEUE: CauseRow(
-        "by hand",
-        "by hand",
-        "the job was requeued by hand",
-        Blame.USER,
-        _LATER,
-        requeues=True,
-        of_node="the task was requeued by hand",
-    ),
+        "by hand", "by hand", "the job was requeued by hand", Blame.USER, _LATER,
+        requeues=True, of_node="the task was requeued by hand"),
     Cause.JOIN_TIMEOUT: CauseRow(
-        "join timeout", "join timeouts", "too few nodes came", Blame.SLURM, _AGENT, requeues=True
-    ),
+        "join timeout", "join timeouts", "too few nodes came", Blame.SLURM, _AGENT, requeues=True),
     Cause.AGENT_ERROR: CauseRow(
-        "agent error",
-        "agent errors",
-        "the agents could not go on",
-        Blame.NODE,
-        f"{_FINISH}, or {_AGENT}",
-        requeues=True,
-    ),
+        "agent error", "agent errors", "the agents could not go on", Blame.NODE, f"{_FINISH}, or {_AGENT}",
+        requeues=True),
     Cause.UNKNOWN: CauseRow(
-        "for an unknown cause",
-        "for an unknown cause",
-        "the cause is not known",
-        Blame.NOBODY,
-        "the next start",
-        requeues=True,
-        of_node="the cause is not known",
-    ),
+        "for an unknown cause", "for an unknown cause", "the cause is not known", Blame.NOBODY,
+        "the next start", requeues=True, of_node="the cause is not known"),
     Cause.MEMBERSHIP: CauseRow(
-        "change of nodes", "changes of nodes", "a change of nodes", Blame.NOBODY, f"{_AGENT}; `scale`"
-    ),
+        "change of nodes", "changes of nodes", "a change of nodes", Blame.NOBODY, f"{_AGENT}; `scale`"),
     Cause.STOP: CauseRow("stop", "stops", "stopped by the user", Blame.USER, "`stop`, or an agent"),
     Cause.INTERRUPT: CauseRow("interrupt", "interrupts", "interrupted", Blame.USER, _AGENT),
     Cause.CANCEL: CauseRow(
-        "cancel",
-        "cancels",
-        "the job was cancelled",
-        Blame.USER,
-        f"{_FINISH}, or `cancel`",
-        of_node="the task was cancelled",
-    ),
+        "cancel", "cancels", "the job was cancelled", Blame.USER, f"{_FINISH}, or `cancel`",
+        of_node="the task was cancelled"),
 }
+# fmt: on
 
 FAILURES = frozenset(
     cause for cause, row in CAUSES.items() if row.blame in (Blame.PROGRAM, Blame.NODE, Blame.START)

@@ -31,10 +31,10 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
     Then,
+    bad_node,
 )
 from hpc_elastic.record.same_failure import is_early, signature
 from hpc_elastic.record.state import RunState, apply
-from hpc_elastic.record.worker_word import bad_node
 from hpc_elastic.store.node_events import Fault, NodeEvent
 
 CRASH_LOOP = 3  # failures in a row on one node of several, after which the node may be to blame

@@ -47,10 +47,10 @@ from hpc_elastic.record.journal import (
     TaskStopped,
     Then,
     WarningHeld,
+    bad_node,
 )
 from hpc_elastic.record.progress import BEGINNING, Progress
 from hpc_elastic.record.same_failure import signature
-from hpc_elastic.record.worker_word import bad_node
 
 _CAUSE_OF: Mapping[Budget | None, Cause] = {
     Budget.NODE_LOSSES: Cause.NODE_LOSS,

@@ -6,10 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.meet.member_names import natural
-from hpc_elastic.record.journal import EpochStarted, NodeUnfit, Record, RoundEnded, RoundFormed
+from hpc_elastic.record.journal import EpochStarted, NodeUnfit, Record, RoundEnded, RoundFormed, bad_node
 from hpc_elastic.record.node_faults import slow_text
 from hpc_elastic.record.state import RunState
-from hpc_elastic.record.worker_word import bad_node
 from hpc_elastic.slurm.client import hostlist
 
 _EMPTY = ("", "None", "(null)")

@@ -21,7 +21,7 @@ from hpc_elastic.record.checkpoints import MarkName, parse_name
 from hpc_elastic.record.journal import Record
 from hpc_elastic.record.run_log import read_records, read_state
 from hpc_elastic.record.state import RunState
-from hpc_elastic.report.explain.facts import history_of
+from hpc_elastic.report.run_facts import history_of
 from hpc_elastic.slurm.run_jobs.run_files import read_run
 from tests.real_slurm.cluster import REPOSITORY, Cluster
 

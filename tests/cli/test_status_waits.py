@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.cli import app
-from hpc_elastic.cli.commands.looking.status import next_steps
 from hpc_elastic.meet.member_names import MemberName, Phase
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
@@ -34,6 +33,7 @@ from hpc_elastic.record.journal import (
     Then,
 )
 from hpc_elastic.record.run_log import open_log
+from hpc_elastic.report.run_facts import next_steps
 from hpc_elastic.report.run_status import RunPhase, RunStatus
 from hpc_elastic.slurm.client.job_standing import JobFacts
 from hpc_elastic.slurm.client.parse import JobState

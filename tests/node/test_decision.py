@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.node.decision import Action, AgentFacts, Group, Hang, RestartBudgets, decide, spent
-from hpc_elastic.record.journal import Cause, Drained, Entry, RoundEnded, Then
+from hpc_elastic.record.journal import Cause, Drained, Entry, RoundEnded, Then, Verdict, WorkerWord
 from hpc_elastic.record.state import RunState
-from hpc_elastic.record.worker_word import Verdict, WorkerWord
 from tests.meet.build import E0, REQUEUED, after, crash, drain, ending, formed, loss, start
 from tests.record import records
 

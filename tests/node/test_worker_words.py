@@ -6,10 +6,9 @@ import pytest
 
 from hpc_elastic.cli import app
 from hpc_elastic.exit_codes import ExitCode
-from hpc_elastic.record.journal import Cause, Decision, NodeUnfit, RoundEnded
+from hpc_elastic.record.journal import Cause, Decision, NodeUnfit, RoundEnded, Verdict, WorkerWord
 from hpc_elastic.record.node_faults import node_faults
 from hpc_elastic.record.run_log import read_records
-from hpc_elastic.record.worker_word import Verdict, WorkerWord
 from hpc_elastic.store.node_events import Fault
 from tests.node.agents import SLEEP, MakeAgents
 

@@ -17,7 +17,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpc_elastic.cli.commands.looking.explain import look_at
+from hpc_elastic.cli.commands.looking.explain import explained
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Cause, Decision, RoundFormed
@@ -68,8 +68,7 @@ class Seen(NamedTuple):
 def seen(root: Path) -> Seen:
     """Return what `explain` tells of a run by its records alone: Slurm is not asked."""
     run = read_run(RunPaths(root))
-    looked = look_at(run, SlurmAnswer(None, {}))
-    document = json.loads(explanation_json(run, looked.where, looked.facts, looked.then))
+    document = json.loads(explanation_json(*explained(run, SlurmAnswer(None, {}))))
     formed = (record.entry for record in run.records if isinstance(record.entry, RoundFormed))
     return Seen(root, document, {one.number: tuple(each.node for each in one.members) for one in formed})
 

@@ -42,9 +42,10 @@ from hpc_elastic.record.journal import (
     StopKind,
     TaskStopped,
     Then,
+    Verdict,
     WarningHeld,
+    WorkerWord,
 )
-from hpc_elastic.record.worker_word import Verdict, WorkerWord
 
 small = st.integers(0, 3)
 text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)

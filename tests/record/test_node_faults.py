@@ -30,10 +30,11 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
     Then,
+    Verdict,
+    WorkerWord,
 )
 from hpc_elastic.record.node_faults import absent_nodes, node_faults
 from hpc_elastic.record.state import RunState, apply
-from hpc_elastic.record.worker_word import Verdict, WorkerWord
 from hpc_elastic.store.node_events import Fault
 from hpc_elastic.store.node_ledger import name_of
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from hpc_elastic.account.account import Account
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.exit_codes import ExitCode
@@ -42,6 +41,7 @@ from hpc_elastic.report.queue_text import (
     too_few_text,
     wait_times_text,
 )
+from hpc_elastic.report.run_facts import SeenRun, batch_log
 from hpc_elastic.report.run_status import NOT_RECORDED, member_texts, torchrun_marks
 from hpc_elastic.report.timeline import never_asks_text, span_text, stopped_ranks_text
 from hpc_elastic.report.timeline import timeline as moments_of
@@ -56,7 +56,6 @@ from hpc_elastic.slurm.end.history import saves_text, short_time_text
 from hpc_elastic.slurm.nodes.ledger_rules import RULES, standings
 from hpc_elastic.slurm.nodes.nodes import hosts, ledger_of
 from hpc_elastic.slurm.run_jobs.job_start import log_end
-from hpc_elastic.slurm.run_jobs.newest_step import newest_step_of
 from hpc_elastic.slurm.run_jobs.run_files import (
     RunFiles,
     SavedCheckpoint,
@@ -84,15 +83,9 @@ NEVER_ASKS = (
 LET_GO_ON = "time does not count until then; kill -CONT of its process on that node lets it go on"
 
 
-def status_facts(run: RunFiles, asked: SlurmAnswer, account: Account) -> list[tuple[str, str]]:
-    """Return the lines about a run below its first one: (label, text), in order.
-
-    Args:
-        run: its files.
-        asked: Slurm's answer about its job.
-        account: of its time.
-    """
-    now_s = SystemClock().wall()
+def status_facts(seen: SeenRun) -> list[tuple[str, str]]:
+    """Return the lines about a run below its first one: (label, text), in order."""
+    run, asked, now_s = seen.run, seen.asked, SystemClock().wall()
     state = run.state
     facts = [("run", run.paths.root)]
     if run.job_id:
@@ -106,7 +99,7 @@ def status_facts(run: RunFiles, asked: SlurmAnswer, account: Account) -> list[tu
     saved = newest_checkpoint(run.paths, now_s)
     facts += _checkpoint(run, saved)
     facts += [("", text) for text in failed_save_texts(failed_saves(run.paths))]
-    facts += [] if run.is_torchruns else _progress(run, account, saved)
+    facts += [] if run.is_torchruns else _progress(seen, saved)
     facts += _activity(run, now_s)
     facts += _saves(run, BEGINNING if saved is None else saved.step)
     short = short_time_text(trained(run.records), _limit_s(run, asked))
@@ -118,7 +111,7 @@ def status_facts(run: RunFiles, asked: SlurmAnswer, account: Account) -> list[tu
     if asked.job is not None and asked.job.state is JobState.ENDED and state.ending is None:
         facts += [("batch log", path) for path in batch_log(run)]
     if run.records:
-        begun = account.series.begun
+        begun = seen.account.series.begun
         last = moments_of(run.records, by_torchrun=run.is_torchruns, begun=begun)[-1]
         text = state.ending.decision.value if last.is_ending and state.ending is not None else last.text
         ago = f" ({span_text(now_s - last.at)} ago)" if last.at <= now_s else ""  # its clock may be ahead
@@ -148,11 +141,12 @@ def _checkpoint(run: RunFiles, saved: SavedCheckpoint | None) -> list[tuple[str,
     return [("checkpoint", "none marked (hpc_elastic.worker.checkpoint_saved)")] if is_missing else []
 
 
-def _progress(run: RunFiles, account: Account, saved: SavedCheckpoint | None) -> list[tuple[str, str]]:
+def _progress(seen: SeenRun, saved: SavedCheckpoint | None) -> list[tuple[str, str]]:
     """Return goodput, pace, and whether saves come often enough."""
+    run, account = seen.run, seen.account
     lives = run.state.running is not None and run.state.ending is None
     age_s = saved.age_s if saved is not None and lives else None
-    return progress_facts(account, advised_interval_s(run, account), age_s, newest_step_of(run))
+    return progress_facts(account, advised_interval_s(run, account), age_s, seen.newest)
 
 
 def _limit_s(run: RunFiles, asked: SlurmAnswer) -> float | None:
@@ -249,12 +243,6 @@ def _is_last_failure(state: RunState) -> bool:
     """Tell whether the run failed with a crash, which nothing was started again after."""
     is_failed = state.ending is not None and state.ending.decision is Decision.FAILED
     return is_failed and state.ended is not None and state.ended.cause is Cause.CRASH
-
-
-def batch_log(run: RunFiles) -> list[str]:
-    """Return the log of the newest job's script, if there is one."""
-    path = run.paths.batch_log.replace("%j", run.job_id)
-    return [path] if os.path.exists(path) else []
 
 
 def _job_text(run: RunFiles, asked: SlurmAnswer) -> str:

@@ -13,8 +13,8 @@ from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.report.explain.as_json import account_json, document
-from hpc_elastic.report.explain.facts import history_of
 from hpc_elastic.report.explain.words import share_text, step_text
+from hpc_elastic.report.run_facts import history_of
 from hpc_elastic.report.run_status import RunPhase, RunView, status_of
 from hpc_elastic.report.timeline import span_text
 from hpc_elastic.slurm.run_jobs.existing_run import Folder, look_into, names_of_runs

@@ -12,9 +12,8 @@ from hpc_elastic.node.decision import RestartBudgets, spent
 from hpc_elastic.node.setup.agent_log import AgentLog
 from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.workers.local_group import LocalGroup
-from hpc_elastic.record.journal import Cause, Decision
+from hpc_elastic.record.journal import Cause, Decision, Verdict
 from hpc_elastic.record.why_left import is_killed_stop, stopped
-from hpc_elastic.record.worker_word import Verdict
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.errors import FailureRecord

@@ -23,8 +23,7 @@ from hpc_elastic.node.stop_rules import KILL_AFTER_S, NO_STEP
 from hpc_elastic.node.workers.worker_env import RunEnv, place_of, substitute, substitute_texts, worker_env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.processes.linux import read_stat
-from hpc_elastic.record.journal import RoundFormed
-from hpc_elastic.record.worker_word import Verdict, WorkerWord
+from hpc_elastic.record.journal import RoundFormed, Verdict, WorkerWord
 from hpc_elastic.worker.channel import BAD_NODE, GIVE_UP, SETTLE_S, Channel, WorkerView
 from hpc_elastic.worker.request_pipe import ask
 

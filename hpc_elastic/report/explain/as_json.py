@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from hpc_elastic.account.account import Account, pace_of, seconds_of_nodes
@@ -15,6 +15,7 @@ from hpc_elastic.account.spans import Bucket
 from hpc_elastic.clock import wall_of
 from hpc_elastic.report.explain.facts import Explanation, StopFact
 from hpc_elastic.report.explain.words import cause_of, left_at
+from hpc_elastic.report.run_facts import SeenRun
 from hpc_elastic.report.run_status import RunStatus
 from hpc_elastic.report.timeline import Moment
 from hpc_elastic.secrets_out import without_secrets
@@ -96,37 +97,29 @@ def account_json(account: Account) -> dict[str, Any]:
 _OF_A_RUN = tuple(bucket for bucket in Bucket if bucket not in (Bucket.SPARE, Bucket.ELSEWHERE))
 
 
-def status_json(
-    identity: dict[str, Any], account: Account, facts: Iterable[tuple[str, str]], then: Sequence[str]
-) -> str:
+def status_json(seen: SeenRun, lines: Iterable[tuple[str, str]]) -> str:
     """Return a status as a document.
 
     Args:
-        identity: see `run_json`.
-        account: of the run.
-        facts: labels and texts for people.
-        then: the next steps.
+        seen: the facts of the run.
+        lines: labels and texts for people.
     """
-    lines = [{"label": label, "text": text} for label, text in facts]
-    return document(
-        "status", {**identity, "account": account_json(account), "facts": lines, "next": "; ".join(then)}
-    )
+    content = {
+        **run_json(seen.run, seen.where),
+        "account": account_json(seen.account),
+        "facts": [{"label": label, "text": text} for label, text in lines],
+        "next": "; ".join(seen.then),
+    }
+    return document("status", content)
 
 
-def explanation_json(run: RunFiles, where: RunStatus, found: Explanation, then: Sequence[str]) -> str:
-    """Return an explanation as a document.
-
-    Args:
-        run: its files.
-        where: its state.
-        found: the facts.
-        then: the next steps.
-    """
-    return document("explain", _explanation(run, where, found, then))
+def explanation_json(seen: SeenRun, found: Explanation) -> str:
+    """Return an explanation as a document."""
+    return document("explain", _explanation(seen, found))
 
 
-def report_json(run: RunFiles, where: RunStatus, found: Explanation, then: Sequence[str]) -> str:
-    """Return a report as a document: an explanation, with nodes, spans and steps; arguments as above."""
+def report_json(seen: SeenRun, found: Explanation) -> str:
+    """Return a report as a document: an explanation, with nodes, spans and steps."""
     spans, series = found.account.series.spans, found.account.series
     content = {
         "nodes": {
@@ -136,12 +129,12 @@ def report_json(run: RunFiles, where: RunStatus, found: Explanation, then: Seque
         "spans": [[_round(one.begin), _round(one.seconds), one.bucket.name.lower()] for one in spans],
         "steps": [[_round(at), step] for at, step in series.progress],
     }
-    return document("report", {**_explanation(run, where, found, then), **content})
+    return document("report", {**_explanation(seen, found), **content})
 
 
-def _explanation(run: RunFiles, where: RunStatus, found: Explanation, then: Sequence[str]) -> dict[str, Any]:
+def _explanation(seen: SeenRun, found: Explanation) -> dict[str, Any]:
     return {
-        **run_json(run, where),
+        **run_json(seen.run, seen.where),
         "account": account_json(found.account),
         "earlier_stops": found.earlier,
         "stops": [_stop_json(stop) for stop in found.stops],
@@ -149,7 +142,7 @@ def _explanation(run: RunFiles, where: RunStatus, found: Explanation, then: Sequ
             {"advice": one.advice.value, "number": one.number, "node": one.node, "step": one.step}
             for one in found.advice
         ],
-        "next": "; ".join(then),
+        "next": "; ".join(seen.then),
     }
 
 

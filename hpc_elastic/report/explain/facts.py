@@ -8,12 +8,9 @@ from collections.abc import Sequence
 from enum import Enum
 from itertools import takewhile
 
-from hpc_elastic.account.account import Account, StopCost, account_of
-from hpc_elastic.account.in_order import SubmitTime
-from hpc_elastic.account.read import read_facts, read_gpus
-from hpc_elastic.account.spans import Bucket, History
+from hpc_elastic.account.account import Account, StopCost
+from hpc_elastic.account.spans import Bucket
 from hpc_elastic.account.stops import Stop
-from hpc_elastic.clock import wall_of
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
@@ -24,7 +21,6 @@ from hpc_elastic.record.journal import Cause, Decision, NodeSlow, Record, RoundE
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.same_failure import signature
 from hpc_elastic.record.save_interval import SaveTimes, best_interval_s, disturbances
-from hpc_elastic.record.saved import users_ways_back
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles
 
 MOST_STOPS = 8  # that are named one by one; the cost of all is in the table of causes
@@ -81,24 +77,8 @@ class Explanation(NamedTuple):
     slow: tuple[Record, ...] = ()  # that name a slow node, the oldest first
 
 
-def history_of(run: RunFiles, now: float | None) -> History:
-    """Return the source of a run's account.
-
-    Args:
-        run: its files.
-        now: wall time if the run goes on [s since the epoch]; None: the last event ends the account.
-    """
-    times = [(done.number, wall_of(done.time.replace(" ", "T"))) for done in run.submissions]
-    submitted = [SubmitTime(number, at) for number, at in times if at is not None]
-    newest = newest_step(run.paths, BEGINNING)
-    saved = None if newest == BEGINNING else newest
-    gpus, backs = read_gpus(run.paths), users_ways_back(run.paths)
-    return History(run.records, read_facts(run.paths), submitted, saved, now, gpus, backs)
-
-
-def explanation_of(run: RunFiles, now: float | None) -> Explanation:
-    """Return the facts that explain the state of a run; arguments as for `history_of`."""
-    account = account_of(history_of(run, now))
+def explanation_of(run: RunFiles, account: Account) -> Explanation:
+    """Return the facts that explain the state of a run, given the account of its time."""
     groups = _alike(account.stops)
     shown = tuple(_with_evidence(run.paths, group) for group in groups[-MOST_STOPS:])
     earlier = sum(group.times for group in groups) - sum(group.times for group in shown)

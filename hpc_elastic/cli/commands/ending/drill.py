@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stdout
 
 from hpc_elastic.account.read import read_begun
-from hpc_elastic.cli.commands.looking.status import ask_status, next_steps, say_next
+from hpc_elastic.cli.commands.looking.status import say_next
 from hpc_elastic.cli.run_argument import find_one_run
-from hpc_elastic.cli.say import hand_out, say, say_in_colour
+from hpc_elastic.cli.say import hand_out, say, say_aside, say_in_colour
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, InputError
 from hpc_elastic.exit_codes import ExitCode
@@ -33,6 +33,7 @@ from hpc_elastic.report.drill_report import (
     verdict,
 )
 from hpc_elastic.report.explain.as_json import document
+from hpc_elastic.report.run_facts import ask_status, next_steps
 from hpc_elastic.slurm.client.commands import Slurm, SlurmTimeoutError
 from hpc_elastic.slurm.client.deadlines import Site
 from hpc_elastic.slurm.drill.drill import (
@@ -407,7 +408,7 @@ def _tell_verdict(run: RunFiles, course: Course, site: Site | None) -> int:
     is_well, text = verdict(course, but)
     say_in_colour(text, "green" if is_well else "red", bold=True)
     now = read_run(run.paths)
-    asked, where = ask_status(now)
+    asked, where = ask_status(now, say_aside)
     say_next(next_steps(now, where, asked))
     return ExitCode.OK if is_well else 1
 

@@ -215,10 +215,10 @@ def _say_use(paths: RunPaths) -> None:
 
 def _explain(paths: RunPaths) -> None:
     """Print why the run has failed, as ``hpc-elastic explain`` does."""
-    from hpc_elastic.cli.commands.looking.explain import look_at  # noqa: PLC0415 - rare
+    from hpc_elastic.cli.commands.looking.explain import explained  # noqa: PLC0415 - rare
     from hpc_elastic.slurm.run_jobs.run_files import SlurmAnswer, read_run  # noqa: PLC0415 - rare
 
-    for line in look_at(read_run(paths), SlurmAnswer(None, {})).lines:
+    for line in explained(read_run(paths), SlurmAnswer(None, {})).lines:
         _say(line, is_plain=True)
 
 

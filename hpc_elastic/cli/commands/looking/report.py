@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from hpc_elastic.cli.commands import FORMATS
-from hpc_elastic.cli.commands.looking.explain import Looked, look_at
+from hpc_elastic.cli.commands.looking.explain import Explained, explained
 from hpc_elastic.cli.run_argument import find_run
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.errors import InputError, UnfitFileError
@@ -34,8 +34,8 @@ def report(
     if json and format not in (None, "json"):
         raise InputError(f"--format {format} is another format", where="--json", fix="give one of the two")
     chosen = _format_of("json" if json else format, output)
-    looked = look_at(read_run(find_run(run)))
-    text = _WRITERS[chosen](looked)
+    found = explained(read_run(find_run(run)))
+    text = _WRITERS[chosen](found)
     if output in (None, _STDOUT):
         hand_out(text)
         return 0
@@ -75,23 +75,23 @@ def _format_of(given: str | None, output: str | None) -> str:
     return found
 
 
-def _text(looked: Looked) -> str:
-    return "\n".join([*looked.lines, *map(visible, as_text(tables_of(looked.facts)))]) + "\n"
+def _text(found: Explained) -> str:
+    return "\n".join([*found.lines, *map(visible, as_text(tables_of(found.why)))]) + "\n"
 
 
-def _markdown(looked: Looked) -> str:
-    lines = [f"# {looked.run.name}", "", "```", *looked.lines, "```"]
-    return "\n".join([*lines, *map(visible, as_markdown(tables_of(looked.facts)))]) + "\n"
+def _markdown(found: Explained) -> str:
+    lines = [f"# {found.seen.run.name}", "", "```", *found.lines, "```"]
+    return "\n".join([*lines, *map(visible, as_markdown(tables_of(found.why)))]) + "\n"
 
 
-def _html(looked: Looked) -> str:
-    paths, spec = looked.run.paths, looked.run.spec
+def _html(found: Explained) -> str:
+    paths, spec = found.seen.run.paths, found.seen.run.spec
     files = {
         os.path.basename(paths.job): job_without_secrets(_content(paths.job)),
         os.path.basename(paths.script): script_without_secrets(_content(paths.script), spec),
     }
-    texts = PageTexts(looked.run.name, looked.lines, {name: text for name, text in files.items() if text})
-    return page_of(texts, looked.facts.account, tables_of(looked.facts))
+    texts = PageTexts(found.seen.run.name, found.lines, {name: text for name, text in files.items() if text})
+    return page_of(texts, found.seen.account, tables_of(found.why))
 
 
 def _content(path: str) -> str:
@@ -101,8 +101,13 @@ def _content(path: str) -> str:
         return ""
 
 
-def _json(looked: Looked) -> str:
-    return report_json(looked.run, looked.where, looked.facts, looked.then)
+def _json(found: Explained) -> str:
+    return report_json(*found)
 
 
-_WRITERS: dict[str, Callable[[Looked], str]] = {"text": _text, "md": _markdown, "html": _html, "json": _json}
+_WRITERS: dict[str, Callable[[Explained], str]] = {
+    "text": _text,
+    "md": _markdown,
+    "html": _html,
+    "json": _json,
+}

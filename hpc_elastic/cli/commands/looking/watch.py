@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 
-from hpc_elastic.account.account import account_of, pace_of
+from hpc_elastic.account.account import pace_of
 from hpc_elastic.cli.commands import EVERY_LINES_S, EVERY_S
-from hpc_elastic.cli.commands.looking.status import colour_of, open_until, status
+from hpc_elastic.cli.commands.looking.status import colour_of, status
 from hpc_elastic.cli.live_terminal import LiveTerminal, can_be_live
 from hpc_elastic.cli.run_argument import find_run, holds_runs
 from hpc_elastic.cli.say import say, say_aside
@@ -22,9 +22,9 @@ from hpc_elastic.record.journal import EpochStarted
 from hpc_elastic.record.run_log import read_newer
 from hpc_elastic.record.state import fold
 from hpc_elastic.report import log_files
-from hpc_elastic.report.explain.facts import history_of
 from hpc_elastic.report.explain.words import goodput_text, gpus_now_text, left_at, progress_text, rate_text
 from hpc_elastic.report.log_files import WantedLogs
+from hpc_elastic.report.run_facts import account_at
 from hpc_elastic.report.run_status import RunStatus, RunView, status_of
 from hpc_elastic.report.timeline import span_text
 from hpc_elastic.report.timeline import timeline as moments_of
@@ -220,7 +220,7 @@ class _Watched:
 
     def _account(self, now: float) -> None:
         """Make the account anew; the next one comes when this one has cost less than its share."""
-        account = account_of(history_of(self._run, open_until(self.where.phase)))
+        account = account_at(self._run, self.where.phase)
         pace = pace_of(account.series)
         self._steps, self._total = (
             tuple(step for _, step in account.series.progress[-1:]),
