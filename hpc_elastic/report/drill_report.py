@@ -10,7 +10,7 @@ as exact as their clocks agree.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from hpc_elastic.account.facts import is_untold
 from hpc_elastic.named_tuple import NamedTuple
@@ -118,6 +118,7 @@ def _budgets(
 _KILLED = (-9, 137)  # how a worker ends that is killed; 137 if a shell tells of it
 _SAVED, _STOPPED = "saved", "stopped"  # phases; without an agreed step the last save is unknown
 
+_Entry = TypeVar("_Entry")
 MEANWHILE = "not the drill"  # name of an act of something else
 _NOTABLE = (RoundEnded, DrainRequested, DrainExplained, NodeLeft, TaskStopped, EpochStarted, SizeWanted)
 
@@ -175,6 +176,38 @@ class Course(NamedTuple):
         return any(phase.name == "noticed" for phase in self.phases)
 
 
+class _Trail(NamedTuple):
+    """The records behind a drill.
+
+    Attributes:
+        before: those before the notice; all of them without one.
+        notice: the first that tells of the drill; None: none does.
+        since: those after it, up to the round with which the run is back.
+        back_at: the time of that round [s since the epoch].
+        back: the round; it may be the notice itself.
+    """
+
+    before: Sequence[Record]
+    notice: Record | None = None
+    since: Sequence[Record] = ()
+    back_at: float | None = None
+    back: RoundFormed | None = None
+
+
+def _trail_of(after: Sequence[Record], blow: Blow) -> _Trail:
+    place = next((at for at, record in enumerate(after) if is_trace(record.entry, blow, after[at:])), None)
+    if place is None:
+        return _Trail(after)
+    rest = after[place:]
+    back = next((at for at, record in enumerate(rest) if isinstance(record.entry, RoundFormed)), len(rest))
+    return _Trail(after[:place], rest[0], rest[1 : back + 1], *_first(rest, RoundFormed))
+
+
+def _first(records: Iterable[Record], kind: type[_Entry]) -> tuple[float, _Entry] | tuple[None, None]:
+    """Return the time and the entry of the first record of a kind."""
+    return next(((one.at, one.entry) for one in records if isinstance(one.entry, kind)), (None, None))
+
+
 def course_of(
     records: Sequence[Record], blow: Blow, saved: Sequence[Saved], begun: Mapping[int, int] = {}
 ) -> Course:
@@ -187,79 +220,84 @@ def course_of(
         begun: the steps that rounds went on from, by their numbers, where their workers have told.
     """
     after = [record for record in records if record.number > blow.last]
-    noticed = next(
-        (record for at, record in enumerate(after) if is_trace(record.entry, blow, after[at:])), None
-    )
-    since = [record for record in after if noticed is not None and record.number > noticed.number]
-    formed = _resumed(noticed, since)
-    if formed is not None:
-        since = [record for record in since if record.number <= formed.number]
-    phases, step = _phases(blow, noticed, since, saved)
-    if formed is not None:
-        phases.append(DrillPhase("running again", formed.at - blow.at, _running(formed.entry, begun)))
-    ended = _first(after, RunEnded) if formed is None else None
-    ending = ended.entry if ended is not None and isinstance(ended.entry, RunEnded) else None
-    others = tuple(
-        DrillPhase(MEANWHILE, record.at - blow.at, _told(record.entry) + _perhaps(record, blow))
-        for record in (after if noticed is None else [*_before(after, noticed), *since])
-        if isinstance(record.entry, _NOTABLE)
-        and not _belongs(record, noticed, blow)
-        and not (noticed is None and is_undecided(record.entry, blow))
-    )
-    phases.sort(key=lambda phase: phase.after_s)
-    resumed = formed.entry if formed is not None and isinstance(formed.entry, RoundFormed) else None
-    overtaken = noticed is None and blow.rank is not None and _is_over(after, blow.round)
-    agreed = any(isinstance(one.entry, StopAgreed) and one.entry.step >= 0 for one in since)
-    most_lost, unsaved = _lost(step, resumed, begun), _unsaved(since, phases, resumed)
-    lost = None if resumed is not None and is_untold(resumed.number, begun) and most_lost else most_lost
+    trail = _trail_of(after, blow)
+    _, stop = _first(trail.since, StopAgreed)
+    is_agreed = stop is not None and stop.step >= 0  # without ticks no step is known
+    step = stop.step if stop is not None and is_agreed else blow.step
+    phases = sorted(_phases(blow, trail, saved, begun), key=lambda phase: phase.after_s)
+    resumed, most_lost = trail.back, None
+    if resumed is not None and step is not None:
+        most_lost = max(0, step - _step(resumed, begun))
+    lost = None if resumed is not None and is_untold(resumed.number, begun) else most_lost
     had_nothing = resumed is not None and resumed.checkpoint is not None and lost == 0
     had_nothing = had_nothing and bool(saved) and all(mark.at < blow.at for mark in saved)
-    return Course(phases, resumed, ending, lost, others, overtaken, agreed, unsaved, had_nothing, most_lost)
+    return Course(
+        phases,
+        resumed,
+        _first(after, RunEnded)[1] if resumed is None else None,
+        lost,
+        tuple(_others(blow, trail)),
+        trail.notice is None and blow.rank is not None and _is_over(after, blow.round),
+        is_agreed,
+        _unsaved(trail.since, phases, resumed),
+        had_nothing,
+        most_lost,
+    )
 
 
-def _unsaved(since: Iterable[Record], phases: Iterable[DrillPhase], resumed: RoundFormed | None) -> str:
+def _others(blow: Blow, trail: _Trail) -> Iterator[DrillPhase]:
+    """Yield the acts of something else; one that only the next round explains is left out till then."""
+    notice = trail.notice
+    if notice is None:
+        found = [one for one in trail.before if not is_undecided(one.entry, blow)]
+    else:
+        later = (one for one in trail.since if not is_trace_after(one.entry, notice.entry, blow))
+        found = [*trail.before, *later]
+    for record in found:
+        if isinstance(record.entry, _NOTABLE):
+            text = _told(record.entry) + _perhaps(record, blow)
+            yield DrillPhase(MEANWHILE, record.at - blow.at, text)
+
+
+def _unsaved(since: Sequence[Record], phases: Iterable[DrillPhase], resumed: RoundFormed | None) -> str:
     """Return the steps that the workers did not save, though they were to."""
-    entries = [record.entry for record in since]
-    failed = next((one for one in entries if isinstance(one, FailedLeaving)), None)
+    _, failed = _first(since, FailedLeaving)
     if failed is not None:
         return f"a worker failed instead of saving: {failure_text(failed.failure)}"
-    step = next((one.step for one in entries if isinstance(one, StopAgreed)), -1)
-    is_saved = any(phase.name == "saved" for phase in phases)
+    _, stop = _first(since, StopAgreed)
+    step = -1 if stop is None else stop.step
+    is_saved = any(phase.name == _SAVED for phase in phases)
     if resumed is None or step < 0 or is_saved or (resumed.checkpoint and resumed.checkpoint.step >= step):
         return ""
     return f"no checkpoint of step {step}, at which all stopped, was marked"
 
 
 def _phases(
-    blow: Blow, noticed: Record | None, since: list[Record], saved: Iterable[Saved]
-) -> tuple[list[DrillPhase], int | None]:
-    """Return the phases of the drill until the run was back, and the last step that was completed."""
-    phases: list[DrillPhase] = []
-    step = blow.step
-
-    def add(name: str, record: Record | None, text: str) -> None:
-        if record is not None:
-            phases.append(DrillPhase(name, record.at - blow.at, text))
-
-    if noticed is not None:
-        add("noticed", noticed, _noticed(noticed.entry, blow))
-    explained = _first([one for one in since if _belongs(one, noticed, blow)], DrainExplained)
-    if explained is not None and isinstance(explained.entry, DrainExplained):
-        add("Slurm says", explained, explained.entry.detail)
-    agreed = _first(since, StopAgreed)
-    if agreed is not None and isinstance(agreed.entry, StopAgreed):
-        at = agreed.entry.step
-        step = at if at >= 0 else step  # without ticks no step is known
-        add("workers told", agreed, stop_text(agreed.entry))
-        durable = next((mark for mark in saved if mark.step >= at and mark.at >= blow.at), None)
-        if durable is not None:
-            phases.append(DrillPhase("saved", durable.at - blow.at, f"step {durable.step}"))
-    add("stopped", _first(since, Drained), "all workers of this start have stopped")
-    left = next((record for record in since if is_stop_of_task(record.entry, blow)), None)
-    add("stopped", left, f"all workers on {blow.node} have stopped")
-    add("requeued", _first(since, Requeued), "the job is back in the queue")
-    add("started again", _first(since, EpochStarted), "the agents are back")
-    return phases, step
+    blow: Blow, trail: _Trail, saved: Iterable[Saved], begun: Mapping[int, int]
+) -> Iterator[DrillPhase]:
+    """Yield the phases of the drill until the run was back."""
+    notice, since = trail.notice, trail.since
+    if notice is None:
+        return
+    own = (record for record in since if is_trace_after(record.entry, notice.entry, blow))
+    explained_at, explained = _first(own, DrainExplained)
+    stop_at, stop = _first(since, StopAgreed)
+    durable = None
+    if stop is not None:
+        durable = next((mark for mark in saved if mark.step >= stop.step and mark.at >= blow.at), None)
+    left_at = next((record.at for record in since if is_stop_of_task(record.entry, blow)), None)
+    found = (
+        ("noticed", notice.at, _noticed(notice.entry, blow)),
+        ("Slurm says", explained_at, "" if explained is None else explained.detail),
+        ("workers told", stop_at, "" if stop is None else stop_text(stop)),
+        (_SAVED, durable and durable.at, "" if durable is None else f"step {durable.step}"),
+        (_STOPPED, _first(since, Drained)[0], "all workers of this start have stopped"),
+        (_STOPPED, left_at, f"all workers on {blow.node} have stopped"),
+        ("requeued", _first(since, Requeued)[0], "the job is back in the queue"),
+        ("started again", _first(since, EpochStarted)[0], "the agents are back"),
+        ("running again", trail.back_at, "" if trail.back is None else _running(trail.back, begun)),
+    )
+    yield from (DrillPhase(name, at - blow.at, text) for name, at, text in found if at is not None)
 
 
 def verdict(course: Course, but: str = "") -> tuple[bool, str]:
@@ -291,28 +329,6 @@ def verdict(course: Course, but: str = "") -> tuple[bool, str]:
         also = f"; the run recorded another event meanwhile: {last}" if last else ""
         return False, f"no agent has noticed it: the run has no record of it{also}"
     return False, f"the run has not come back yet; the last that happened: {course.phases[-1].name}"
-
-
-def _first(records: Sequence[Record], *kinds: type) -> Record | None:
-    return next((record for record in records if isinstance(record.entry, kinds)), None)
-
-
-def _before(records: Sequence[Record], end: Record) -> list[Record]:
-    return [record for record in records if record.number < end.number]
-
-
-def _resumed(noticed: Record | None, since: Sequence[Record]) -> Record | None:
-    """Return the round that was formed once the drill had been noticed."""
-    if noticed is not None and isinstance(noticed.entry, RoundFormed):
-        return noticed
-    return _first(since, RoundFormed)
-
-
-def _belongs(record: Record, noticed: Record | None, blow: Blow) -> bool:
-    """Tell whether a record is the notice of a drill, or follows from it."""
-    if noticed is None or record.number < noticed.number:
-        return False
-    return record.number == noticed.number or is_trace_after(record.entry, noticed.entry, blow)
 
 
 def _is_over(after: Sequence[Record], number: int) -> bool:
@@ -370,23 +386,17 @@ def _who(entry: RoundEnded) -> str:
     return f" ({nodes}; rank {failure['rank']}, {how})"
 
 
-def _running(entry: object, begun: Mapping[int, int]) -> str:
-    if not isinstance(entry, RoundFormed):
-        return ""
-    step = _step(entry, begun)
-    begins = f"from step {step}" if step or entry.checkpoint else "from the beginning"
-    if is_untold(entry.number, begun):
-        begins = f"newest checkpoint: {f'step {step}' if entry.checkpoint else 'none'}"
-    return f"round {entry.number} on {count_text(len(entry.members), 'node')}, {begins}"
+def _running(formed: RoundFormed, begun: Mapping[int, int]) -> str:
+    step = _step(formed, begun)
+    begins = f"from step {step}" if step or formed.checkpoint else "from the beginning"
+    if is_untold(formed.number, begun):
+        begins = f"newest checkpoint: {f'step {step}' if formed.checkpoint else 'none'}"
+    return f"round {formed.number} on {count_text(len(formed.members), 'node')}, {begins}"
 
 
 def _step(formed: RoundFormed, begun: Mapping[int, int]) -> int:
     """Return the step that a round goes on from, as far as it is known."""
     return begun.get(formed.number, formed.checkpoint.step if formed.checkpoint else 0)
-
-
-def _lost(step: int | None, resumed: RoundFormed | None, begun: Mapping[int, int]) -> int | None:
-    return None if step is None or resumed is None else max(0, step - _step(resumed, begun))
 
 
 class Blow(NamedTuple):
