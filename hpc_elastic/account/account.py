@@ -188,11 +188,7 @@ class Pace(NamedTuple):
 
 
 def pace_of(series: Series) -> Pace | None:
-    """Return the recent pace of a run, None as long as it is not known.
-
-    Args:
-        series: its spans.
-    """
+    """Return the recent pace of a run, None as long as it is not known."""
     if not series.progress:
         return None
     end, newest = series.progress[-1]

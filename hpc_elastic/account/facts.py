@@ -114,9 +114,6 @@ def of_one_writer(facts: Iterable[WorkFact]) -> dict[int, list[WorkFact]]:
     """Return the lines of each round that tell most of it, all by one agent, in the order of its clock.
 
     Those of an agent that saw the end of the workers come first, then those that go on for longest.
-
-    Args:
-        facts: of all files.
     """
     rounds: dict[int, dict[str, list[WorkFact]]] = {}
     for fact in facts:

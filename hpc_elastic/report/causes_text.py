@@ -57,11 +57,7 @@ def restarts_text(counts: Mapping[Cause, int], signals: Mapping[str, int] | None
 
 
 def signals_of(records: Iterable[Record]) -> dict[str, int]:
-    """Return how many rounds of the newest submission ended by which signal that may be no preemption.
-
-    Args:
-        records: of the run.
-    """
+    """Return how many rounds of the newest submission ended by which signal that may be no preemption."""
     found: Counter[str] = Counter()
     state, cause = RunState(), Cause.PREEMPTION
     for record in records:
@@ -124,12 +120,7 @@ def _place(item: tuple[str, int]) -> tuple[object, ...]:
 
 
 def tasks_text(times: Mapping[str, int], most: int) -> str:
-    """Return how much of a budget that each task of an array has for itself is used.
-
-    Args:
-        times: how often each task was requeued.
-        most: how often it may be.
-    """
+    """Return how much of a budget that each task of an array has for itself is used."""
     text = f"{count_text(sum(times.values()), 'requeue')} of single tasks (at most {most} for each"
     if len(times) > 1:
         worst = max(times, key=lambda task: times[task])

@@ -433,13 +433,7 @@ class Blow(NamedTuple):
 
 
 def is_trace(entry: object, blow: Blow, rest: Sequence[Record]) -> bool:
-    """Tell whether a record is the first that tells of a drill.
-
-    Args:
-        entry: of the record.
-        blow: the drill.
-        rest: the records from this one on.
-    """
+    """Tell whether a record is the first that tells of a drill."""
     if isinstance(entry, RoundEnded):
         return entry.number >= blow.round and _is_end(entry, blow, rest)
     if isinstance(entry, DrainRequested | NodeLeft):

@@ -150,12 +150,7 @@ def _names(directory: str) -> list[str]:
 
 
 def srun_said(log: str, hosts: Collection[str]) -> str:
-    """Return how the agents of some hosts have ended, as srun tells it; empty if it does not.
-
-    Args:
-        log: the end of the batch script's log.
-        hosts: names of nodes.
-    """
+    """Return how the agents of some hosts have ended, as srun tells it; empty if it does not."""
     told = {}
     for names, how in _ENDED.findall(log.rpartition(_START_ENDS)[2]):
         told.update(dict.fromkeys(set(_expanded(names)).intersection(hosts), how.strip()))

@@ -44,10 +44,6 @@ class LogPiece(NamedTuple):
 def last_lines(piece: LogPiece, most: int) -> tuple[LogPiece, int, int]:
     """Return the part of a piece with its last lines, how many these are, and how many bytes were read.
 
-    Args:
-        piece: the piece.
-        most: number of lines.
-
     Raises:
         OSError: the file cannot be read.
     """

@@ -51,11 +51,6 @@ class LogOrder:
     """Finds the pieces of the logs that a user wants.
 
     A log without marks is one piece, which was written until the file last changed.
-
-    Args:
-        paths: the files of the run.
-        records: the journal.
-        lengths: of the logs.
     """
 
     def __init__(self, paths: RunPaths, records: Sequence[Record], lengths: Lengths) -> None:
@@ -65,12 +60,7 @@ class LogOrder:
         self._times = {record.number: time for record, time in zip(records, times, strict=True)}
 
     def pieces(self, wanted: WantedLogs, attempts: Sequence[int]) -> Iterator[LogPiece]:
-        """Return the pieces of the logs, the newest first.
-
-        Args:
-            wanted: the choice of the user.
-            attempts: the rounds whose workers are meant.
-        """
+        """Return the pieces of the logs, the newest first."""
         nodes = self._nodes(wanted, attempts)
         chosen, has_agents = frozenset(attempts), wanted.rank is None and wanted.attempt is None
 
@@ -139,13 +129,7 @@ class LogOrder:
 
 
 class _Marked:
-    """The marks of a node.
-
-    Args:
-        paths: the files of the run.
-        node: its name.
-        data: the file of its marks.
-    """
+    """The marks of a node."""
 
     def __init__(self, paths: RunPaths, node: str, data: bytes) -> None:
         self.data = data

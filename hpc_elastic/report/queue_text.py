@@ -118,11 +118,7 @@ def missing_text(expected: Sequence[str], present: Collection[str]) -> str:
 
 
 def lost_text(state: RunState) -> str:
-    """Return which lost nodes a run needs back to go on as it is; empty if it needs none.
-
-    Args:
-        state: the run, between two rounds.
-    """
+    """Return which lost nodes a run needs back to go on as it is; empty if it needs none."""
     low = state.sizes.partition(":")[0]
     lost = tuple(node for node in state.expected if node in state.lost and node not in state.unfit)
     left = len(state.expected) - len(state.lost.intersection(state.expected))
@@ -133,12 +129,7 @@ def lost_text(state: RunState) -> str:
 
 
 def ended_text(state: RunState, names: Iterable[MemberName]) -> str:
-    """Return for whose workers the nodes of the running round wait whose own have ended; empty if for none.
-
-    Args:
-        state: the run.
-        names: of the agents.
-    """
+    """Return for whose workers the nodes of a round wait whose own have ended; empty if for none."""
     running = state.running
     if running is None:
         return ""

@@ -61,13 +61,7 @@ class ScreenLine(NamedTuple):
 
 
 def screen_lines(facts: ScreenFacts, width: int, height: int) -> list[ScreenLine]:
-    """Return the lines of the screen, no more than fit.
-
-    Args:
-        facts: of the run.
-        width: columns of the terminal.
-        height: lines of the terminal.
-    """
+    """Return the lines of the screen, no more than fit."""
     head = [ScreenLine(text, facts.colour, bold=True) for text in _folded(facts.headline, width)]
     head += [ScreenLine(text) for one in facts.summary for text in _folded(one, width)]
     events = [_folded(one, width - 2) if width < _NARROW else [one] for one in facts.events[-_MOST_EVENTS:]]

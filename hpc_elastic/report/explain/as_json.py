@@ -98,12 +98,7 @@ _OF_A_RUN = tuple(bucket for bucket in Bucket if bucket not in (Bucket.SPARE, Bu
 
 
 def status_json(seen: SeenRun, lines: Iterable[tuple[str, str]]) -> str:
-    """Return a status as a document.
-
-    Args:
-        seen: the facts of the run.
-        lines: labels and texts for people.
-    """
+    """Return a status as a document."""
     content = {
         **run_json(seen.run, seen.where),
         "account": account_json(seen.account),

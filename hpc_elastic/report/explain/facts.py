@@ -186,12 +186,7 @@ def _about_saves(run: RunFiles, account: Account) -> list[AdviceFact]:
 
 
 def advised_interval_s(run: RunFiles, account: Account) -> float | None:
-    """Return the time between two saves that costs least [s], as `Checkpoints` chooses it; None: not known.
-
-    Args:
-        run: its files.
-        account: of its time.
-    """
+    """Return the time between saves that costs least [s], as `Checkpoints` chooses it; None: not known."""
     has_lost = any(one.lost_steps for one in account.stops)
     found = _save_of(run.paths) if has_lost and account.wall_s >= _LONG_S else None
     if found is None:

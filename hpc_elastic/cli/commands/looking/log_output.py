@@ -43,12 +43,7 @@ def hand_out_lines(run: RunFiles, lines: Iterable[tuple[LogPiece, bytes]]) -> No
 
 
 class ShownLogs:
-    """The lines of logs on stdout: those that are there, then those that come.
-
-    Args:
-        wanted: the choice of lines.
-        with_times: each line begins with its time.
-    """
+    """The lines of logs on stdout: those that are there, then those that come."""
 
     def __init__(self, wanted: WantedLines, *, with_times: bool) -> None:
         self._wanted, self._with_times = wanted, with_times
