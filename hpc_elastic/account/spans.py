@@ -10,26 +10,21 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from hpc_elastic.account import stops
 from hpc_elastic.account.facts import Doing, WorkFact, begun_steps, of_one_writer
 from hpc_elastic.account.gpus import NodeGpus
 from hpc_elastic.account.in_order import Event, SubmitTime, in_order, of_other_clocks, stamps_of
 from hpc_elastic.account.one_clock import one_clock
-from hpc_elastic.account.stops import Stop
+from hpc_elastic.account.stops import Stop, StopLog, silent_s
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.causes import FAILURES
 from hpc_elastic.record.journal import (
     Cause,
     Decision,
     Drained,
-    DrainExplained,
     DrainRequested,
-    DrillBegan,
-    DrillCalledOff,
     Entry,
     Epoch,
     EpochStarted,
-    FailedAlike,
     Member,
     NodeLeft,
     NodeTaken,
@@ -151,7 +146,6 @@ class _Walk:
     """
 
     def __init__(self, rounds: Mapping[int, Sequence[WorkFact]], backs: Mapping[int, int]) -> None:
-        self._backs = backs
         self._ticks = any(fact.doing is Doing.STEP for lines in rounds.values() for fact in lines)
         self._begun = begun_steps(fact for lines in rounds.values() for fact in lines)
         self._saving = {number: max(fact.saving_s for fact in lines) for number, lines in rounds.items()}
@@ -169,14 +163,11 @@ class _Walk:
         self._stop = -1
         self._reached: int | None = None  # newest step of the newest round
         self._spans: list[Span] = []
-        self._stops: list[Stop] = []
-        self._followed = range(0)  # places of the stops since the last step, which the newest round follows
+        self._stops = StopLog(backs, tells=bool(self._begun))
         self._starts: list[StartFacts] = []
         self._progress: list[tuple[float, int]] = []
         self._total: int | None = None
         self._farthest: int | None = None  # newest step of the newest start
-        self._leavers: list[stops.Leaver] = []  # of the round that runs
-        self._drill = ""  # that has begun since the newest round was formed, for people
 
     def take(self, time: float, event: Event) -> None:
         """Take one event."""
@@ -208,26 +199,19 @@ class _Walk:
         self._note_saved(newest_saved)
         ending, unsaved = self._state.ending, 0
         if ending is not None:
-            self._settle(is_done=ending.decision is Decision.DONE)
+            self._stops.settle(is_done=ending.decision is Decision.DONE)
         if ending is not None and ending.decision in _UNSAVED:
             self._spans = [part for span in self._spans for part in self._kept(span)]
             unsaved = self._unsaved()
         self._close_start()
-        found = tuple(self._spans), tuple(self._stops), tuple(self._starts)
+        found = tuple(self._spans), tuple(self._stops.found), tuple(self._starts)
         progress = tuple(self._progress)
         now_at = self._total, self._last
         return Series(*found, self._ticks, ending, progress, *now_at, unsaved, self._begun)
 
-    def _settle(self, *, is_done: bool) -> None:
-        """Take note that a run has ended before its last round did a step: if it is done, none was lost."""
-        for place in self._followed:
-            stop = self._stops[place]
-            step = stop.step if is_done and stop.is_least else None
-            self._stops[place] = stop._replace(is_least=False, resumed=stop.resumed if step is None else step)
-
     def _unsaved(self) -> int:
         """Return how many steps were done after the last checkpoint and in no round again."""
-        open_ones = (stop.step for stop in self._stops if stop.resumed is None)
+        open_ones = (stop.step for stop in self._stops.found if stop.resumed is None)
         reached = max(step or 0 for step in (self._reached, *open_ones))
         return max(0, reached - max(self._durable, 0))
 
@@ -265,7 +249,7 @@ class _Walk:
         if self._time is None or time <= self._time:
             return
         is_work = bucket in _WORK
-        if is_work and bucket is not Bucket.SAVING and self._stops and self._stops[-1].resumed is not None:
+        if is_work and bucket is not Bucket.SAVING and not self._stops.is_open:
             self._stop = -1
         stop = -1 if is_work else self._stop
         span = Span(self._time, time - self._time, bucket, self._place, stop, self._crew, step, steps)
@@ -349,7 +333,7 @@ class _Walk:
     def _record(self, time: float, record: Record, after: RunState) -> None:
         entry, before = record.entry, self._state
         if isinstance(entry, NodeLeft):
-            self._called_away(entry)
+            self._stops.called_away(entry, self._place)
         if isinstance(entry, EpochStarted):
             self._epoch(time, record, entry)
         elif isinstance(entry, RoundFormed):
@@ -377,29 +361,13 @@ class _Walk:
 
     def _other(self, time: float, record: Record, entry: Entry, after: RunState) -> None:
         if isinstance(entry, NodeTaken):
-            self._stops = stops.with_taken(self._stops, entry)
+            self._stops.taken(entry)
         if self._time is None:
             return
         self._pass(time)
-        if isinstance(entry, FailedAlike) and self._stops and self._stops[-1].round == entry.number:
-            stop = self._stops[-1]
-            self._stops[-1] = stop._replace(nodes=tuple(dict.fromkeys((*stop.nodes, entry.node))))
         if isinstance(entry, DrainRequested) and entry.then is Then.LEAVE:
             self._open(time, record, entry.cause, nodes=(entry.node,) if entry.node else ())
-        elif isinstance(entry, DrainExplained) and self._stops and self._stops[-1].resumed is None:
-            self._stops[-1] = stops.explained(self._stops[-1], after)
-        elif isinstance(entry, DrillBegan | DrillCalledOff):
-            self._drill = entry.detail if isinstance(entry, DrillBegan) else ""
-
-    def _called_away(self, entry: NodeLeft) -> None:
-        """Take note of a node of an array that leaves, before or after its round is over."""
-        found = stops.leaver_of(entry)
-        if found is None:
-            return
-        if self._stops and self._stops[-1].resumed is None and self._stops[-1].start == self._place:
-            self._stops[-1] = stops.with_leavers(self._stops[-1], (found,))
-        else:
-            self._leavers.append(found)
+        self._stops.told_more(entry, after)
 
     def _epoch(self, time: float, record: Record, entry: EpochStarted) -> None:
         known = self._state
@@ -408,9 +376,10 @@ class _Walk:
         was_left = self._waits or known.requeued or known.drained is not None or known.ending is not None
         if not was_left:
             if self._starts and (known.running is not None or known.round is None):
-                self._open(self._time, record._replace(number=0), None, left=True)
-                if entry.epoch.script == known.epoch.script:
-                    self._stops[-1] = stops.vanished(self._stops[-1], known)._replace(left=False)
+                is_same = entry.epoch.script == known.epoch.script
+                self._open(self._time, record._replace(number=0), None, left=not is_same)
+                if is_same:
+                    self._stops.vanished(known)
             self._leave_round(time, Bucket.DOWN)
             self._put(time, Bucket.DOWN)
         elif known.drained is not None and not known.requeued:
@@ -427,47 +396,18 @@ class _Walk:
 
     def _formed(self, entry: RoundFormed) -> None:
         self._phase = Bucket.STARTING if entry.number in self._written else Bucket.WORKING
-        self._drill = ""
-        self._leavers.clear()
         self._last, self._saved_s, self._reached = None, 0.0, None
         step = 0 if entry.checkpoint is None else entry.checkpoint.step
         self._note_saved(None if entry.checkpoint is None else step)
         start = self._start
         self._update_start(rounds=start.rounds + 1, began=step if start.began is None else start.began)
-        first = len(self._stops)
-        while first and self._stops[first - 1].resumed is None:
-            first -= 1
-            self._stops[first] = self._of_loss(self._stops[first], entry)
-        if self._begun and self._followed:  # the round before has done no step
-            first = self._followed.start
-        self._followed = range(first, len(self._stops))
-        if entry.number in self._backs:
-            self._go_back(self._backs[entry.number])
-        self._resume(step, is_least=bool(self._begun))
-
-    def _go_back(self, step: int) -> None:
-        """Take note that the user goes on from an earlier step: no stop has lost the saved ones behind it."""
-        for place in self._followed:
-            self._stops[place] = self._stops[place]._replace(kept=max(self._durable, step))
-        self._durable = step
+        self._durable = self._stops.formed(entry, step, self._durable)
 
     def _began(self, step: int | None) -> None:
         """Note the step that the newest round went on from; None: that of its checkpoint."""
         if step is not None and self._farthest is None:  # it is the first round of its start with a step
             self._update_start(began=step)
-        self._resume(step, is_least=False)
-        self._followed = range(0)
-
-    def _resume(self, step: int | None, *, is_least: bool) -> None:
-        for place in self._followed:  # not one that came before the first step of the round
-            stop = self._stops[place]._replace(is_least=is_least)
-            self._stops[place] = stop if step is None else stop._replace(resumed=step)
-
-    @staticmethod
-    def _of_loss(stop: Stop, entry: RoundFormed) -> Stop:
-        """Return a stop that a round has followed; only that may tell that a node was lost in it."""
-        is_loss = entry.lost and stop.cause is Cause.CRASH
-        return stop._replace(cause=Cause.NODE_LOSS, nodes=entry.lost) if is_loss else stop
+        self._stops.began(step)
 
     def _round_over(self, time: float, record: Record, before: RunState, after: RunState) -> None:
         ended = after.ended
@@ -475,10 +415,10 @@ class _Walk:
         is_asked = before.drain is not None and cause not in FAILURES
         tail = Bucket.DRAINING if is_asked else Bucket.NOTICING
         nodes, failure = (ended.nodes, ended.failure) if ended is not None else ((), None)
-        self._pass(time - (stops.silent_s(failure) if cause is Cause.HANG else 0.0))
+        self._pass(time - (silent_s(failure) if cause is Cause.HANG else 0.0))
         if before.leave_cause is None:
-            self._open(time, record, cause, nodes=nodes, failure=failure)
-            self._stops[-1] = self._stops[-1]._replace(word=None if ended is None else ended.word)
+            word = None if ended is None else ended.word
+            self._open(time, record, cause, nodes=nodes, failure=failure, word=word)
         if self._last is None:
             self._put(time, tail)
         self._leave_round(time, tail)
@@ -492,17 +432,14 @@ class _Walk:
     def _left(self, time: float, record: Record, entry: Drained | Requeued, after: RunState) -> None:
         self._pass(time)
         self._note_saved(entry.step if isinstance(entry, Drained) else None)
-        if not self._stops or self._stops[-1].resumed is not None or self._stops[-1].start != self._place:
+        if not self._stops.is_open_in(self._place):
             self._open(time, record, entry.cause, left=True)
-        stop = self._stops[-1]
-        self._stop = len(self._stops) - 1
-        stop = stops.left(stop, entry, self._state, after)
-        self._stops[-1] = stop._replace(step=self._reached)
+        self._stop = self._stops.newest
+        self._stops.left(entry, self._state, after, self._reached)
         self._leave_round(time, Bucket.DRAINING)
 
     def _ended(self, time: float, record: Record, entry: RunEnded) -> None:
-        if self._stops and self._stops[-1].resumed is None:
-            self._stops[-1] = stops.ended(self._stops[-1], record, self._state)
+        self._stops.ended(record, self._state)
         rest = Bucket.NOTICING
         if record.role is not Role.AGENT:  # the agents have not written how their round ended
             rest = Bucket.DOWN
@@ -531,19 +468,9 @@ class _Walk:
             self._starts[-1] = self._starts[-1]._replace(saved=saved, reached=self._farthest)
         self._farthest = None
 
-    def _open(
-        self,
-        time: float,
-        record: Record,
-        cause: Cause | None,
-        *,
-        nodes: tuple[str, ...] = (),
-        failure: Mapping[str, Any] | None = None,
-        left: bool = False,
-    ) -> None:
+    def _open(self, time: float, record: Record, cause: Cause | None, **known: Any) -> None:
         """Take note of a stop: from now on the workers do no new step."""
         number = self._state.round.number if self._state.round is not None else 0
-        facts = nodes, failure, self._reached, None, left, record.number
-        stop = Stop(time, cause, self._place, number, *facts, drill=self._drill)
-        self._stops.append(stops.with_leavers(stop, self._leavers))
-        self._stop = len(self._stops) - 1
+        stop = Stop(time, cause, self._place, number, step=self._reached, record=record.number, **known)
+        self._stops.open(stop)
+        self._stop = self._stops.newest

@@ -17,12 +17,18 @@ from hpc_elastic.record.journal import (
     Cause,
     Decision,
     Drained,
+    DrainExplained,
+    DrillBegan,
+    DrillCalledOff,
+    Entry,
+    FailedAlike,
     NodeLeft,
     NodeTaken,
     Note,
     Record,
     Requeued,
     Role,
+    RoundFormed,
     RunEnded,
     SetupFailure,
     WorkerWord,
@@ -72,14 +78,14 @@ def silent_s(failure: Mapping[str, Any] | None) -> float:
     return max(0.0, float(seconds)) if isinstance(seconds, int | float) else 0.0
 
 
-def leaver_of(entry: NodeLeft) -> Leaver | None:
+def _leaver_of(entry: NodeLeft) -> Leaver | None:
     """Return the node that was called away; None if it leaves for another reason."""
     if entry.cause not in CALLED_AWAY:
         return None
     return Leaver(entry.node, entry.cause, asked_by(entry.cause, entry.detail, entry.asked))
 
 
-def with_leavers(stop: Stop, leavers: Iterable[Leaver]) -> Stop:
+def _with_leavers(stop: Stop, leavers: Iterable[Leaver]) -> Stop:
     """Return a stop with nodes that were called away, unless the whole run stops as its user wishes.
 
     A signal is taken for a preemption at first; the cause for which all its nodes leave counts then.
@@ -94,7 +100,7 @@ def with_leavers(stop: Stop, leavers: Iterable[Leaver]) -> Stop:
     return stop._replace(nodes=tuple(nodes), leavers=tuple(all_of_them))
 
 
-def left(stop: Stop, entry: Drained | Requeued, before: RunState, after: RunState) -> Stop:
+def _left(stop: Stop, entry: Drained | Requeued, before: RunState, after: RunState) -> Stop:
     """Return a stop with which a start of the job ends.
 
     Args:
@@ -128,7 +134,7 @@ def _cause_of_end(stop: Stop, told: Cause) -> Cause:
     return told
 
 
-def explained(stop: Stop, after: RunState) -> Stop:
+def _explained(stop: Stop, after: RunState) -> Stop:
     """Return a stop about whose signal Slurm has answered.
 
     Args:
@@ -141,7 +147,7 @@ def explained(stop: Stop, after: RunState) -> Stop:
     return stop._replace(cause=drain.cause, asker=who_asked(after, drain.cause))
 
 
-def ended(stop: Stop, record: Record, before: RunState) -> Stop:
+def _ended(stop: Stop, record: Record, before: RunState) -> Stop:
     """Return a stop with which the run has ended; a signal that Slurm did not explain was then the cancel.
 
     A job that was back in the queue when its user cancelled it had stopped for another reason. A script that
@@ -162,7 +168,7 @@ def ended(stop: Stop, record: Record, before: RunState) -> Stop:
     return stop._replace(cause=Cause.CANCEL, asker=Asker())
 
 
-def vanished(stop: Stop, before: RunState) -> Stop:
+def _vanished(stop: Stop, before: RunState) -> Stop:
     """Return the stop of agents that were started again in the same start of the batch script.
 
     Args:
@@ -173,9 +179,115 @@ def vanished(stop: Stop, before: RunState) -> Stop:
     return stop._replace(cause=Cause.AGENT_ERROR, detail=note.text if isinstance(note, Note) else "")
 
 
-def with_taken(stops: list[Stop], entry: NodeTaken) -> list[Stop]:
-    """Return the stops, with the node that a user had Slurm take in the one that its loss belongs to."""
-    return [
-        stop._replace(taken={**stop.taken, entry.node: entry.reason}) if stop.record == entry.loss else stop
-        for stop in stops
-    ]
+class StopLog:
+    """The stops of a run so far. The newest one is open until a round has followed it.
+
+    Args:
+        tells: whether the workers tell the step that a round of theirs goes on from.
+        backs: steps that the user went back to, by the first round from there.
+    """
+
+    def __init__(self, backs: Mapping[int, int], *, tells: bool) -> None:
+        self.found: list[Stop] = []
+        self._backs, self._tells = backs, tells
+        self._followed = range(0)  # places of the stops since the last step, which the newest round follows
+        self._leavers: list[Leaver] = []  # of the round that runs
+        self._drill = ""  # that has begun since the newest round was formed, for people
+
+    @property
+    def newest(self) -> int:
+        """The place of the newest stop, from 0; -1: there is none."""
+        return len(self.found) - 1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether no round has followed the newest stop."""
+        return bool(self.found) and self.found[-1].resumed is None
+
+    def is_open_in(self, start: int) -> bool:
+        """Tell whether the newest stop is open, and of this start of the job."""
+        return self.is_open and self.found[-1].start == start
+
+    def open(self, stop: Stop) -> None:
+        """Take note of a stop."""
+        self.found.append(_with_leavers(stop._replace(drill=self._drill), self._leavers))
+
+    def vanished(self, before: RunState) -> None:
+        """Take note that agents were started again in the same start of the batch script."""
+        self.found[-1] = _vanished(self.found[-1], before)
+
+    def left(self, entry: Drained | Requeued, before: RunState, after: RunState, reached: int | None) -> None:
+        """Take note that a start of the job ends with the newest stop; `reached` is its newest step."""
+        self.found[-1] = _left(self.found[-1], entry, before, after)._replace(step=reached)
+
+    def ended(self, record: Record, before: RunState) -> None:
+        """Take note that the run has ended."""
+        if self.is_open:
+            self.found[-1] = _ended(self.found[-1], record, before)
+
+    def called_away(self, entry: NodeLeft, start: int) -> None:
+        """Take note of a node of an array that leaves, before or after its round is over."""
+        found = _leaver_of(entry)
+        if found is None:
+            return
+        if self.is_open_in(start):
+            self.found[-1] = _with_leavers(self.found[-1], (found,))
+        else:
+            self._leavers.append(found)
+
+    def told_more(self, entry: Entry, after: RunState) -> None:
+        """Take note of a record that says more about a stop, or about the next one."""
+        newest = self.found[-1] if self.found else None
+        if isinstance(entry, DrillBegan | DrillCalledOff):
+            self._drill = entry.detail if isinstance(entry, DrillBegan) else ""
+        elif newest is not None and isinstance(entry, FailedAlike) and newest.round == entry.number:
+            self.found[-1] = newest._replace(nodes=tuple(dict.fromkeys((*newest.nodes, entry.node))))
+        elif newest is not None and isinstance(entry, DrainExplained) and self.is_open:
+            self.found[-1] = _explained(newest, after)
+
+    def taken(self, entry: NodeTaken) -> None:
+        """Take note of a node that a user had Slurm take, in the stop that its loss belongs to."""
+        for place, stop in enumerate(self.found):
+            if stop.record == entry.loss:
+                self.found[place] = stop._replace(taken={**stop.taken, entry.node: entry.reason})
+
+    def formed(self, entry: RoundFormed, step: int, durable: int) -> int:
+        """Take note of a round that goes on from a step; return the newest durable step from now on."""
+        self._drill = ""
+        self._leavers.clear()
+        first = len(self.found)
+        while first and self.found[first - 1].resumed is None:
+            first -= 1
+            self.found[first] = _of_loss(self.found[first], entry)
+        if self._tells and self._followed:  # the round before has done no step
+            first = self._followed.start
+        self._followed = range(first, len(self.found))
+        back = self._backs.get(entry.number)
+        if back is not None:  # its user has given the newer steps up: no stop has lost the saved ones
+            for place in self._followed:
+                self.found[place] = self.found[place]._replace(kept=max(durable, back))
+        self._resume(step, is_least=self._tells)
+        return durable if back is None else back
+
+    def began(self, step: int | None) -> None:
+        """Note the step that the newest round went on from; None: that of its checkpoint."""
+        self._resume(step, is_least=False)
+        self._followed = range(0)
+
+    def _resume(self, step: int | None, *, is_least: bool) -> None:
+        for place in self._followed:  # not one that came before the first step of the round
+            stop = self.found[place]._replace(is_least=is_least)
+            self.found[place] = stop if step is None else stop._replace(resumed=step)
+
+    def settle(self, *, is_done: bool) -> None:
+        """Take note that a run has ended before its last round did a step: if it is done, none was lost."""
+        for place in self._followed:
+            stop = self.found[place]
+            step = stop.step if is_done and stop.is_least else None
+            self.found[place] = stop._replace(is_least=False, resumed=stop.resumed if step is None else step)
+
+
+def _of_loss(stop: Stop, entry: RoundFormed) -> Stop:
+    """Return a stop that a round has followed; only that may tell that a node was lost in it."""
+    is_loss = entry.lost and stop.cause is Cause.CRASH
+    return stop._replace(cause=Cause.NODE_LOSS, nodes=entry.lost) if is_loss else stop
