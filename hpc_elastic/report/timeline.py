@@ -93,13 +93,14 @@ def timeline(
     for record in records:
         after = apply(state, record.entry)
         if after != state and not _is_formal(record):
-            text_of: _Text = _without_agents if _has_no_agent(record) else texts[type(record.entry)]
-            text = text_of(record.entry, state, _span_s(record, newest))
             entry, epoch = record.entry, after.epoch
-            if isinstance(
-                entry, Note | Notified | DrillBegan | DrillCalledOff | NodeTaken
-            ):  # perhaps of an earlier start
-                epoch = entry.epoch
+            if (alone := _TEXTS_ALONE.get(type(entry))) is not None:
+                text = alone(entry)
+            else:
+                text_of: _Text = _without_agents if _has_no_agent(record) else texts[type(entry)]
+                text = text_of(entry, state, _span_s(record, newest))
+            if isinstance(entry, Note | Notified | DrillBegan | DrillCalledOff | NodeTaken):
+                epoch = entry.epoch  # perhaps of an earlier start
             is_ending = isinstance(entry, RunEnded)
             moments.append(Moment(record.at, max(epoch.submission, 0), text, is_ending))
             newest[type(record.entry)] = record
@@ -282,15 +283,6 @@ def _drain_asked(entry: DrainRequested, _before: RunState, _span_s: float | None
     return f"drain asked for{on}: {CAUSES[entry.cause].clause}{detail}"
 
 
-def _drain_explained(entry: DrainExplained, _before: RunState, _span_s: float | None) -> str:
-    left = "" if entry.left_s is None else f"; workers have {span_text(entry.left_s)} more"
-    return f"Slurm says: {entry.detail}{left}"
-
-
-def _stop_agreed(entry: StopAgreed, _before: RunState, _span_s: float | None) -> str:
-    return stop_text(entry)
-
-
 def stop_text(entry: StopAgreed) -> str:
     """Return where the workers stop; for those that do not tell their steps it is not known."""
     is_told = entry.step >= 0
@@ -309,10 +301,6 @@ def _node_left(entry: NodeLeft, before: RunState, _span_s: float | None) -> str:
     if entry.cause is Cause.CANCEL:
         return f"{entry.node} left: {CAUSES[entry.cause].alone}"
     return f"{entry.node} left: {_signal_text(entry)}"
-
-
-def _task_stopped(entry: TaskStopped, _before: RunState, _span_s: float | None) -> str:
-    return task_stopped_text(entry)
 
 
 def task_stopped_text(entry: TaskStopped) -> str:
@@ -354,31 +342,9 @@ def back_text(entry: Requeued, state: RunState) -> str:
     return (told if is_told else requeued_for(state, entry).text) or why_text(entry.cause, state)
 
 
-def _node_unfit(entry: NodeUnfit, _before: RunState, _span_s: float | None) -> str:
-    return f"{entry.node} is unfit and stays out: {entry.reason}"
-
-
-def _size_wanted(entry: SizeWanted, _before: RunState, _span_s: float | None) -> str:
-    return _size_text(entry)
-
-
 def _size_text(entry: SizeWanted) -> str:
     before = "" if entry.before in (None, entry.size) else f", in place of {entry.before}"
     return f"{count_text(entry.size, 'node')} wanted ({entry.detail}){before}"
-
-
-def _hang_suspected(entry: HangSuspected, _before: RunState, _span_s: float | None) -> str:
-    return f"stacks of all ranks asked for by {entry.node}: {entry.detail}"
-
-
-def _node_taken(entry: NodeTaken, _before: RunState, _span_s: float | None) -> str:
-    return f"nothing is held against {entry.node}: {entry.reason}"
-
-
-def _never_asked(entry: NeverAsked, _before: RunState, _span_s: float | None) -> str:
-    if entry.asks_now:
-        return "the workers ask whether to stop now: they can save when their nodes are wanted back"
-    return never_asks_text(entry)
 
 
 def never_asks_text(found: NeverAsked) -> str:
@@ -392,10 +358,6 @@ def never_asks_text(found: NeverAsked) -> str:
     )
 
 
-def _ranks_stopped(entry: RanksStopped, _before: RunState, _span_s: float | None) -> str:
-    return stopped_ranks_text(entry.node, entry.ranks)
-
-
 def stopped_ranks_text(node: str, ranks: Sequence[int]) -> str:
     """Return which workers of a node are stopped by a signal."""
     if not ranks:
@@ -405,36 +367,23 @@ def stopped_ranks_text(node: str, ranks: Sequence[int]) -> str:
     return f"{word} {told} on {node} {they} stopped (SIGSTOP): the others wait for {them}"
 
 
-def _node_slow(entry: NodeSlow, _before: RunState, _span_s: float | None) -> str:
-    return f"{entry.node} is slow: {slow_text(entry)}"
+def ending_text(ending: RunEnded) -> str:
+    """Return how a run ended, in one line."""
+    text = ending.decision.value + (f": {ending.reason}" if ending.reason else "")
+    if ending.decision is Decision.FAILED and ending.failure:
+        text += f"; {failure_text(ending.failure)}"
+    return text
 
 
-def _warning_held(entry: WarningHeld, _before: RunState, _span_s: float | None) -> str:
-    return f"{entry.node} was warned {EarlyNotice(entry.left_s, entry.before_s).text}"
+def _drain_explained(entry: DrainExplained) -> str:
+    left = "" if entry.left_s is None else f"; workers have {span_text(entry.left_s)} more"
+    return f"Slurm says: {entry.detail}{left}"
 
 
-def _failed_leaving(entry: FailedLeaving, _before: RunState, _span_s: float | None) -> str:
-    return f"a worker failed as all were to save and leave: {failure_text(entry.failure)}"
-
-
-def _failed_alike(entry: FailedAlike, _before: RunState, _span_s: float | None) -> str:
-    return f"the workers on {entry.node} failed in the same way"
-
-
-def _drill(entry: DrillBegan | DrillCalledOff, _before: RunState, _span_s: float | None) -> str:
-    return entry.detail
-
-
-def _notified(entry: Notified, _before: RunState, _span_s: float | None) -> str:
-    return f"a message is sent: {entry.event.value}"
-
-
-def _noted(entry: Note, _before: RunState, _span_s: float | None) -> str:
-    return entry.text
-
-
-def _run_ended(entry: RunEnded, _before: RunState, _span_s: float | None) -> str:
-    return ending_text(entry)
+def _never_asked(entry: NeverAsked) -> str:
+    if entry.asks_now:
+        return "the workers ask whether to stop now: they can save when their nodes are wanted back"
+    return never_asks_text(entry)
 
 
 _TEXTS: dict[type, _Text] = {
@@ -442,36 +391,32 @@ _TEXTS: dict[type, _Text] = {
     RoundFormed: _formed,
     RoundEnded: _ended,
     DrainRequested: _drain_asked,
-    DrainExplained: _drain_explained,
-    StopAgreed: _stop_agreed,
     NodeLeft: _node_left,
-    TaskStopped: _task_stopped,
     Drained: _drained,
     Requeued: _requeued,
-    NodeUnfit: _node_unfit,
-    RunEnded: _run_ended,
-    SizeWanted: _size_wanted,
-    HangSuspected: _hang_suspected,
-    NodeTaken: _node_taken,
-    NeverAsked: _never_asked,
-    RanksStopped: _ranks_stopped,
-    NodeSlow: _node_slow,
-    WarningHeld: _warning_held,
-    FailedLeaving: _failed_leaving,
-    FailedAlike: _failed_alike,
-    DrillBegan: _drill,
-    DrillCalledOff: _drill,
-    Notified: _notified,
-    Note: _noted,
 }
-
-
-def ending_text(ending: RunEnded) -> str:
-    """Return how a run ended, in one line."""
-    text = ending.decision.value + (f": {ending.reason}" if ending.reason else "")
-    if ending.decision is Decision.FAILED and ending.failure:
-        text += f"; {failure_text(ending.failure)}"
-    return text
+_TEXTS_ALONE: dict[type, Callable[[Any], str]] = {  # of those that need neither the run nor a span
+    DrainExplained: _drain_explained,
+    StopAgreed: stop_text,
+    TaskStopped: task_stopped_text,
+    NodeUnfit: lambda entry: f"{entry.node} is unfit and stays out: {entry.reason}",
+    RunEnded: ending_text,
+    SizeWanted: _size_text,
+    HangSuspected: lambda entry: f"stacks of all ranks asked for by {entry.node}: {entry.detail}",
+    NodeTaken: lambda entry: f"nothing is held against {entry.node}: {entry.reason}",
+    NeverAsked: _never_asked,
+    RanksStopped: lambda entry: stopped_ranks_text(entry.node, entry.ranks),
+    NodeSlow: lambda entry: f"{entry.node} is slow: {slow_text(entry)}",
+    WarningHeld: lambda entry: f"{entry.node} was warned {EarlyNotice(entry.left_s, entry.before_s).text}",
+    FailedLeaving: lambda entry: (
+        f"a worker failed as all were to save and leave: {failure_text(entry.failure)}"
+    ),
+    FailedAlike: lambda entry: f"the workers on {entry.node} failed in the same way",
+    DrillBegan: lambda entry: entry.detail,
+    DrillCalledOff: lambda entry: entry.detail,
+    Notified: lambda entry: f"a message is sent: {entry.event.value}",
+    Note: lambda entry: entry.text,
+}
 
 
 def failure_text(failure: Mapping[str, Any]) -> str:
