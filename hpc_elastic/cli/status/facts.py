@@ -280,32 +280,36 @@ def _waits(run: RunFiles, asked: SlurmAnswer) -> list[tuple[str, str]]:
 
 
 def _waits_for_nodes(run: RunFiles, asked: SlurmAnswer) -> list[tuple[str, str]]:
+    """Return for which nodes the run waits, since when, and the event if they do not come."""
     state = run.state
-    names = [name for name in map(parse_name, list_names(run.paths.members)) if name is not None]
     is_over = asked.job is not None and asked.job.state is JobState.ENDED
     if state.ending is not None or state.leaving or run.is_torchruns or is_over:
         return []
+    names = [name for name in map(parse_name, list_names(run.paths.members)) if name is not None]
     if state.running is not None:
         text = ended_text(state, names)
         return [("waits", f"for {text}")] if text else []
     here = {name.node for name in names if _is_here(state, name)}
-    text = missing_text(tuple(node for node in state.expected if node not in state.lost), here)
-    lacks_tasks = False
+    text, then = (
+        missing_text(tuple(node for node in state.expected if node not in state.lost), here),
+        GIVEN_BACK,
+    )
     if not text and is_array(run):
-        tasks = asked.fields.get("NumTasks", "")
-        known = whole_number(tasks)
-        root = for_shell(run.paths.root)
-        wanted = str(run.spec.get("nodes", ""))
-        lacks_tasks = is_short_of_tasks(wanted, here - state.lost, known)
-        text = too_few_text(wanted, here - state.lost, known, root) or more_text(wanted, here - state.lost)
+        text, then = _waits_for_tasks(run, asked, here - state.lost)
     if not text:
         lost = lost_text(state)
         return [("waits", f"for {lost}; else {GIVEN_BACK}")] if lost else []
-    then = FAILS if lacks_tasks else GIVEN_BACK
     times = wait_times_text(run.records, run.spec, SystemClock().wall(), len(here - state.lost), then)
     absent = set(state.expected) - here - state.lost
     said = srun_said(log_end(run.paths, run.job_id), absent) if absent and not run.is_local else ""
     return [("waits", f"for {text}{times}"), *([("", said)] if said else [])]
+
+
+def _waits_for_tasks(run: RunFiles, asked: SlurmAnswer, here: set[str]) -> tuple[str, str]:
+    """Return for how many more nodes an array waits, empty if for none, and the event if they do not come."""
+    wanted, tasks = str(run.spec.get("nodes", "")), whole_number(asked.fields.get("NumTasks", ""))
+    text = too_few_text(wanted, here, tasks, for_shell(run.paths.root)) or more_text(wanted, here)
+    return text, FAILS if is_short_of_tasks(wanted, here, tasks) else GIVEN_BACK
 
 
 def _is_here(state: RunState, name: MemberName) -> bool:
