@@ -121,6 +121,9 @@ def test_the_first_node_of_a_round_does_it(paths: RunPaths) -> None:
     watch.begin(is_first=True)
     assert slurm.updated.wait(LIMIT_S)
     watch.close()
+    assert watch._thread is not None
+    watch._thread.join(LIMIT_S)
+    assert not watch._thread.is_alive()
 
 
 def test_looks_end_and_begin_anew() -> None:

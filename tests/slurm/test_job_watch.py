@@ -29,6 +29,7 @@ from hpc_elastic.slurm.run_jobs.run_files import drain_times
 from hpc_elastic.slurm.watch import job_watch
 from hpc_elastic.slurm.watch.job_watch import JobPlace, JobWatch, WatchOptions, place_of
 from hpc_elastic.testing.clock import FakeClock
+from hpc_elastic.testing.waiting import wait_until
 
 LIMIT_S = 120.0
 CONFIG = "KillWait = 20 sec\nPreemptType = preempt/partition_prio\n"
@@ -484,6 +485,38 @@ def test_other_nodes_ask_nothing(listen: Listen) -> None:
     assert Cause.TIME_LIMIT is heard.next().cause
 
 
+def test_another_node_that_hears_a_signal_asks_about_that_alone(listen: Listen) -> None:
+    """However long it has listened: the limit and the nodes are the first one's."""
+    slurm, clock = Answers({"JobState": "COMPLETING", "Reason": "TimeLimit"}, left=[100.0]), FakeClock()
+    heard = listen(slurm, clock)
+    heard.watch.begin(is_first=False)
+    for _ in range(2):
+        clock.advance(1000.0)
+        heard.watch.ask_why(clock.monotonic(), is_warning=False)
+        assert heard.next().explains
+        wait_until(lambda: not heard.watch.is_asking, "the answer", timeout_s=LIMIT_S)
+    heard.watch.close()
+    assert heard.watch._thread is not None
+    heard.watch._thread.join(LIMIT_S)
+    assert "left" not in slurm.asked
+    assert not [one for one in slurm.asked if one.startswith("nodes ")]
+
+
+def test_the_first_node_looks_at_the_limit_when_it_is_time(listen: Listen) -> None:
+    """A signal that comes before is asked about, and moves nothing."""
+    slurm, clock = Answers({"JobState": "COMPLETING", "Reason": "TimeLimit"}, left=[100_000.0]), FakeClock()
+    heard = listen(slurm, clock)
+    heard.watch.begin(is_first=True)
+    wait_until(lambda: "left" in slurm.asked, "the first look", timeout_s=LIMIT_S)
+    wait_until(lambda: heard.watch._limit_at < float("inf"), "the plan of the next one", timeout_s=LIMIT_S)
+    heard.watch.ask_why(clock.monotonic(), is_warning=False)
+    assert heard.next().explains
+    heard.watch.close()
+    assert heard.watch._thread is not None
+    heard.watch._thread.join(LIMIT_S)
+    assert 1 == slurm.asked.count("left")
+
+
 def test_who_becomes_the_first_node_again_looks_at_the_end(listen: Listen) -> None:
     """A node that had come later has been the first one meanwhile, and is lost."""
     slurm = Answers({"JobState": "COMPLETING", "Reason": "TimeLimit"}, left=[0.001, 0.0])
@@ -629,6 +662,7 @@ def test_nobody_is_woken_after_the_end(listen: Listen) -> None:
     heard = listen(Answers({"JobState": "COMPLETING"}))
     heard.watch.close()
     heard.watch._tell(Notice(Cause.STOP, "late"))
+    heard.watch._close_question()
     assert heard.take() is None
     assert not heard._woken.acquire(blocking=False)
 

@@ -14,14 +14,14 @@ import pytest
 
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import MarkName, write_mark
-from hpc_elastic.record.journal import Entry
+from hpc_elastic.record.journal import Cause, Entry, RoundEnded
 from hpc_elastic.record.memory_files import StateHead, own_file
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.settings.setting import LONGEST_S
 from hpc_elastic.start import kept_state
 from hpc_elastic.start.kept_state import RECORD, KeptFile, KeptState, Mine
 from hpc_elastic.start.scratch import folder_of, scratch_directory
-from hpc_elastic.typed_json import read
+from hpc_elastic.typed_json import checksum_of, read
 from tests.meet.build import REQUEUED, formed, start
 
 NOW, STAYS_S = 1_700_000_000.0, 900.0
@@ -84,9 +84,11 @@ def world(tmp_path: Path, run_paths: RunPaths, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_next_start_takes_over_what_the_last_one_has_kept(world: World) -> None:
     """Whole states alone stay; the agent that takes them over removes them at its end."""
+    world.write(RoundEnded(1, Cause.CRASH, ("n1",), None))
     made = world.leave()
     assert made is not None
     assert (1, 3, 30, NOW + STAYS_S) == (made.round, made.world_size, made.step, made.until)
+    assert checksum_of(made._replace(checksum=0)) == made.checksum
     (kept,) = world.kept()
     assert {COPY, "own-1-0-0", RESCUED, RECORD} == set(os.listdir(kept))
     assert 0o600 == (kept / RECORD).stat().st_mode & 0o777
@@ -292,3 +294,16 @@ def test_a_damaged_record_goes_with_its_states_at_the_end_of_any_run(world: Worl
     _damaged(world)
     kept_state.remove_of(RunPaths(f"{world.mine.paths.root}-2"), str(world.place))
     assert [] == os.listdir(world.place)
+
+
+def test_no_descriptor_stays_open(world: World) -> None:
+    """Of files that are looked through, also where the state is refused."""
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        world.leave()
+        world.next_start()
+        world.leave()
+        (kept,) = world.kept()
+        (kept / RESCUED).write_bytes(b"another")
+        assert [] == world.next_start()
+    assert before == len(os.listdir("/proc/self/fd"))

@@ -16,6 +16,7 @@ from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
 from hpc_elastic.node.workers.local_group import Command
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.record import checkpoints
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.checkpoints import MarkName, write_mark
 from hpc_elastic.record.journal import Cause, Decision, Drained, Entry, Epoch, EpochStarted, RunEnded
@@ -180,6 +181,19 @@ def test_the_newest_checkpoint_goes_into_the_record_of_a_round(options: LaunchOp
     Path(options.paths.checkpoints).write_text("")
     with pytest.raises(StoreError, match=f"^{options.paths.checkpoints}: Not a directory"):
         meeting._latest_checkpoint(options.paths, said.append)
+
+
+def test_what_is_not_needed_any_more_is_removed_between_rounds(run_paths: RunPaths) -> None:
+    """Marks of older checkpoints, and logs of rounds beyond those that stay."""
+    newest = checkpoints.KEPT + 2
+    for step in range(1, newest + 1):
+        write_mark(run_paths, MarkName(step, step, 0, 1), None, 1)
+    for number in range(1, 6):
+        os.makedirs(os.path.join(run_paths.logs, f"round-{number}"), exist_ok=True)
+    meeting._tidy(run_paths, 5, 2)
+    left = {checkpoints.parse_name(name) for name in os.listdir(run_paths.checkpoints)}
+    assert MarkName(newest, newest, 0, 1) in left
+    assert MarkName(1, 1, 0, 1) not in left
 
 
 ANOTHER = JOB._replace(job_ref="8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +20,14 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import Cause, Decision, Drained, RunEnded
 from hpc_elastic.record.run_log import read_records, read_state
+from hpc_elastic.record.state import RunState
+from hpc_elastic.slurm.end import batch_host
 from hpc_elastic.start import without_script
 from hpc_elastic.start.without_script import finish_in_its_place, place_before_a_round, record_takeover
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.store.root import HeldRoot
 from hpc_elastic.testing.clock import FakeClock
-from tests.meet.build import E0, formed, start
+from tests.meet.build import E0, formed, loss, start
 from tests.meet.one_node import SETTINGS, MakeNode, node_maker
 from tests.slurm.stand_in import FakeJob
 
@@ -38,9 +41,10 @@ class Signalled(NamedTuple):
 class Opened(NamedTuple):
     """The part of an agent that tells of its run."""
 
-    run: SharedRun
+    run: Any
     loop: Signalled = Signalled()
     root: HeldRoot | None = None
+    log: Any = None
 
 
 JOB = ("n1", "n2", "n3")
@@ -218,3 +222,72 @@ def test_the_end_of_a_run_is_written_where_its_directory_is_now(
         return
     assert RunEnded(Decision.FAILED, ExitCode.FAILED, reason, None) == state.ending
     assert 1 == len(read_records(moved))
+
+
+@pytest.fixture
+def requeued(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Return the places from which a job was requeued in the place of its script; signals come back."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    places: list[int] = []
+    monkeypatch.setattr(batch_host, "requeue_in_its_place", lambda _, __, place, *___: places.append(place))
+    yield places
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("place", "lost", "unfit", "expected"),
+    [
+        (0, (), (), [0]),  # the first round was waited for in vain
+        (3, (), (), [3]),
+        (None, ("n1",), (), [1]),
+        (None, (), (), []),
+        (None, ("n3",), (), []),
+        (None, ("n1",), ("n1",), []),  # its script goes on beside an unfit agent
+    ],
+)
+def test_a_job_is_requeued_where_its_batch_host_is_lost(  # noqa: PLR0913 - a row of the table
+    node: MakeNode,
+    run_paths: RunPaths,
+    requeued: list[int],
+    place: int | None,
+    lost: tuple[str, ...],
+    unfit: tuple[str, ...],
+    expected: list[int],
+) -> None:
+    """From its place in the round; the requeue ends its process, which is then no failure."""
+    second = node("n2", expected=JOB, batch_host="n1").run
+    second.commit(start(expected=JOB))
+    second.commit(formed(1, JOB))
+    if lost:
+        second.commit(loss(1, *lost))
+    second.refresh()
+    state = second.state._replace(batch_host="n1", unfit=unfit)
+    said = Said()
+    opened: Any = Opened(_WithState(second, state), log=said)
+    without_script._finish_job(run_paths, opened, place, is_told_to_leave=False)
+    assert expected == requeued
+    assert bool(expected) == any(
+        "the batch host is lost: the job is requeued from here" in one for one in said.lines
+    )
+    is_ignored = [signal.getsignal(number) is signal.SIG_IGN for number in (signal.SIGTERM, signal.SIGHUP)]
+    assert [bool(expected)] * 2 == is_ignored
+
+
+class Said:
+    """The log of an agent, as far as its lines are read."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        """Note a line."""
+        self.lines.append(line)
+
+
+class _WithState:
+    """A run whose records say more than a test has written."""
+
+    def __init__(self, run: SharedRun, state: RunState) -> None:
+        self.state = state
+        self.place_among_survivors = run.place_among_survivors
