@@ -89,6 +89,7 @@ def test_another_number_of_ranks_gets_the_values_of_all_that_have_saved(tmp_path
 
     assert [([0, 1], [0.0, 1.0, 2.0])] * size == on_ranks(size, read)
     alone = FileSource(LIB, path, 2, None).owns()
+    assert isinstance(alone, list)
     assert [0, 1] == [unpickled(LIB, one) for one in alone]
 
 
@@ -229,7 +230,10 @@ def test_a_damaged_one_has_the_next_one_before_it_count(
         write_facts(paths[step], facts._replace(files=(SavedFile("0.distcp", 1, 0),)))
     found = found_of(saves)
     assert 5 == (found.undamaged(found.to_resume()) or (0,))[0]
-    assert [15, 10] == [record.args[0] for record in caplog.records if "is damaged" in record.message]
+    told = [text for text in caplog.messages if "is damaged" in text]
+    assert [f"the checkpoint of step {step} is damaged" for step in (15, 10)] == [
+        text.partition(":")[0] for text in told
+    ]
     assert found.undamaged(None) is None
     Path(paths[5], "checkpoint.json").unlink()
     again = found_of(saves)

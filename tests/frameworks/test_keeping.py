@@ -341,3 +341,58 @@ def test_a_state_of_a_kind_that_cannot_be_kept_is_told_once(
     program.done(2)
     assert 1 == caplog.text.count("the state is not kept when another rank fails: sparse is a Tensor")
     assert not program.rescue.is_able
+
+
+@pytest.mark.parametrize("way", ["by place", "by name"])
+def test_a_step_with_a_closure_begins_once_that_has_returned(program: Program, way: str) -> None:
+    """Its arguments reach it as they are; until the gradients are there nothing has changed."""
+    program.done(1)
+    kept: list[list[int]] = []
+
+    def closure() -> Any:
+        program.optimizer.zero_grad()
+        loss = program.model(torch.ones(1, 3)).sum()
+        loss.backward()
+        if not kept:
+            program.rescue._keeps = False  # of this look alone
+            kept.append([] if program.rescue._kept() else [1])
+            program.rescue._keeps = True
+        return loss
+
+    before = program.model.weight.tolist()
+    loss = program.optimizer.step(closure) if way == "by place" else program.optimizer.step(closure=closure)
+    assert loss is not None
+    assert before != program.model.weight.tolist()
+    assert [[1]] == kept
+    assert not program.rescue._kept() or program.rescue._kept().startswith("an optimizer had made the step")
+
+
+class Pauses:
+    """A clock that counts its pauses."""
+
+    def __init__(self) -> None:
+        self.now, self.count = 0.0, 0
+
+    def monotonic(self) -> float:
+        """Return the time [s]."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now, self.count = self.now + seconds, self.count + 1
+
+
+@pytest.mark.parametrize("has_groups", [True, False])
+def test_a_program_that_ends_with_its_process_group_keeps_its_state_at_once(
+    program: Program, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, has_groups: bool
+) -> None:
+    """It has failed; the CPU waits for no step that is under way. One without a group has come to its end."""
+    program.done(1)
+    program.step(2)
+    clock: Any = Pauses()
+    program.rescue._clock = clock
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: has_groups)
+    program.rescue._at_end()
+    assert 0 == clock.count
+    assert has_groups == ("the state was not kept: an optimizer had made the step" in caplog.text)
+    assert has_groups != program.rescue.is_able

@@ -511,3 +511,17 @@ def test_a_snapshot_has_tensors_of_several_devices() -> None:
     first, other, last = snapshot.tensors(snapshot.take())
     assert ([1.0, 1.0], [2.0]) == (first.tolist(), last.tolist())
     assert ("meta", (3,)) == (other.device.type, tuple(other.shape))
+
+
+@pytest.mark.parametrize(("limit", "is_seen"), [(1, True), (2, True), (0, False)])
+def test_buffers_are_summed_up_to_a_limit(
+    monkeypatch: pytest.MonkeyPatch, limit: int, *, is_seen: bool
+) -> None:
+    """Parameters, which a step changes as a whole, take nothing of it; beyond it a sample is compared."""
+    monkeypatch.setattr("hpc_elastic.frameworks.torch.memory.layout._SUMMED", limit * 4 * LARGE)
+    module = Statistics()
+    module.many = torch.nn.Parameter(torch.zeros(LARGE), requires_grad=False)
+    module.register_parameter("more", torch.nn.Parameter(torch.zeros(LARGE), requires_grad=False))
+    layout, whole = laid_out(stepped(module))
+    module.large.data[LARGE // 5] = 1.0  # far from all elements of the sample
+    assert is_seen == layout.changed(whole, is_left=False).startswith("model.large was changed through .data")

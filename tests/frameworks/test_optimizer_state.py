@@ -198,7 +198,7 @@ def test_an_optimizer_of_another_kind_keeps_its_own_names(
     parts = Parts()
     for key in here:
         parts.optimizer.state[parts.net["a"].weight][key] = torch.zeros(2, 2)
-    forms = {f"o.state.a.weight.{key}": ((2, 2), F32) for key in there}
+    forms: dict[str, Any] = {f"o.state.a.weight.{key}": ((2, 2), F32) for key in there}
     forms["o.state.a.bias.step"] = ((), F32)
     found = {name.rpartition(".")[2] for name in parts.state.template(forms) if ".weight." in name}
     assert (here if is_other else there) == found

@@ -21,8 +21,10 @@ from hpc_elastic.errors import InputError, RunDirError, StoreError, StoreTimeout
 from hpc_elastic.frameworks import torch as elastic
 from hpc_elastic.frameworks.torch import addresses as addresses_module
 from hpc_elastic.frameworks.torch import meeting as meeting_module
+from hpc_elastic.frameworks.torch import stores
 from hpc_elastic.frameworks.torch.addresses import decoded, machine
 from hpc_elastic.frameworks.torch.meeting import Meeting, StoreWish
+from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store.kv.of_run import from_env
 from tests.store.kv_contract import KeyValueContract
@@ -110,6 +112,58 @@ def test_a_port_that_is_none_is_refused(run_paths: RunPaths, ports: Any) -> None
     """Before anything is opened."""
     with pytest.raises(InputError, match="ports must be one or more numbers from 0 to 65535"):
         elastic.store(environment(run_paths), ports=ports)
+
+
+class _Broken:
+    """A store whose server has ended."""
+
+    def __getattr__(self, name: str) -> Any:
+        def fails(*_: Any) -> Any:
+            raise RuntimeError(f"Connection reset by peer in {name}\nmore lines")
+
+        return fails
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("rank", "error", "words"),
+    [
+        (0, RuntimeError, "^Connection reset"),
+        (1, StoreError, "rank 1 has lost the store of rank 0 in round 7"),
+    ],
+)
+def test_the_end_of_rank_0_is_told_by_the_others(
+    distributed: Any, run_paths: RunPaths, rank: int, error: type[Exception], words: str
+) -> None:
+    """Rank 0 itself has the error as it is."""
+    kv = from_env(environment(run_paths))
+    meeting = Meeting(distributed, kv, rank, 2, 7, LIMIT_S)
+    with pytest.raises(error, match=words) as failed:
+        meeting.wait_for_all(_Broken())
+    assert "more lines" not in str(failed.value) or rank == 0
+
+
+@pytest.mark.torch
+def test_times_are_those_of_torch(distributed: Any) -> None:
+    """Where the user names none."""
+    assert stores._SHARED_TIMEOUT == distributed.HashStore().timeout
+    assert stores._TIMEOUT == distributed.distributed_c10d.default_pg_timeout
+
+
+@pytest.mark.torch
+def test_the_environment_of_this_process_is_the_workers(
+    distributed: Any, run_paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where none is given: all three find their place there."""
+    for name in (Env.RUN_DIR, Env.ROUND):
+        monkeypatch.delenv(name, raising=False)
+    assert {} == elastic.bootstrap()
+    for name, value in environment(run_paths).items():
+        monkeypatch.setenv(name, value)
+    found = elastic.bootstrap(timeout=LIMIT_S)
+    assert (0, 1) == (found["rank"], found["world_size"])
+    for one in (found["store"], elastic.store(timeout=LIMIT_S), elastic.shared_store()):
+        assert isinstance(one, distributed.Store)
 
 
 def test_without_an_agent_torch_does_what_it_does() -> None:

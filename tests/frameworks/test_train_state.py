@@ -15,6 +15,7 @@ from hpc_elastic.errors import InputError
 
 torch: Any = pytest.importorskip("torch")
 from hpc_elastic.frameworks.torch import Checkpoints  # noqa: E402
+from hpc_elastic.frameworks.torch.pace import FIRST_S  # noqa: E402
 from hpc_elastic.frameworks.torch.rank_tensors import digests  # noqa: E402
 from hpc_elastic.frameworks.torch.train_state import TrainState, load_torch  # noqa: E402
 
@@ -393,3 +394,9 @@ def test_what_comes_later_is_refused_before_anything_is_written(tmp_path: Path) 
         checkpoints.save(1, training.state)
     checkpoints.wait()
     assert not list(tmp_path.iterdir())
+
+
+def test_the_interval_of_saves_is_known_where_it_is_a_time(tmp_path: Path) -> None:
+    """It follows from the cost of saves; steps that are counted have none."""
+    assert FIRST_S == Checkpoints(tmp_path / "a").every_s
+    assert [None, None] == [Checkpoints(tmp_path / str(every), every=every).every_s for every in (5, None)]

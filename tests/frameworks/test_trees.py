@@ -117,7 +117,7 @@ STATES = [
 @pytest.mark.parametrize("state", STATES)
 def test_a_state_is_built_again_from_its_leaves(state: Any) -> None:
     """Whatever its keys look like; lists of more than ten stay in order."""
-    owner = {"p": state}
+    owner: dict[str, Any] = {"p": state}
     found = [*state_leaves(owner, "p", "")]
     assert len({leaf.name for leaf in found}) == len(found)
     again = rebuilt([(path_of(leaf.name), leaf.owner[leaf.key]) for leaf in reversed(found)])
@@ -218,7 +218,7 @@ def test_what_cannot_be_filled_is_replaced(own: Any, value: Any) -> None:
 def test_objects_inside_are_filled_too() -> None:
     """By key and by place; those that are new are the loaded ones."""
     inner, row, lone = {"x": 1}, [1], [9]
-    own = {"inner": inner, "rows": [row, lone]}
+    own: dict[str, Any] = {"inner": inner, "rows": [row, lone]}
     new = [7]
     Filling().filled(own, {"inner": {"x": 2}, "rows": [[3]], "new": new})
     assert {"inner": {"x": 2}, "rows": [[3]], "new": [7]} == own

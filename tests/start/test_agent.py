@@ -244,7 +244,8 @@ def test_a_lease_is_long_enough_for_the_caching_of_the_mount(
     monkeypatch.setattr(agent, "mount_at", lambda _: Mount("/x", "nfs4", "", names))
     log: Any = Said()
     found = agent._with_safe_lease(options, log)
-    assert (pytest.approx(lease), lease > options.rendezvous.lease) == (
+    expected: Any = pytest.approx(lease)
+    assert (expected, lease > options.rendezvous.lease) == (
         found.rendezvous.lease,
         bool(log.lines),
     )
@@ -379,7 +380,8 @@ def test_an_agent_leaves_or_waits_as_its_place_in_slurm_asks(  # noqa: PLR0913 -
         parts = opened.agent._parts
         assert (on_timeout, on_signal) == (parts.on_timeout, parts.on_signal)
         assert has_peers == opened.shares_console
-        place = parts.unfit._place
+        probe: Any = parts.unfit
+        place = probe._place
         assert (is_first, slurm is not None) == (place.is_first, place.below_slurm)
         assert (slurm and slurm.gpus_on_node, 1) == (place.gpus, place.workers)
         assert opened.scratch == parts.scratch == place.scratch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -238,12 +238,12 @@ def requeued(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 @pytest.mark.parametrize(
     ("place", "lost", "unfit", "expected"),
     [
-        (0, (), (), [0]),  # the first round was waited for in vain
-        (3, (), (), [3]),
-        (None, ("n1",), (), [1]),
-        (None, (), (), []),
-        (None, ("n3",), (), []),
-        (None, ("n1",), ("n1",), []),  # its script goes on beside an unfit agent
+        (0, (), {}, [0]),  # the first round was waited for in vain
+        (3, (), {}, [3]),
+        (None, ("n1",), {}, [1]),
+        (None, (), {}, []),
+        (None, ("n3",), {}, []),
+        (None, ("n1",), {"n1": "no driver"}, []),  # its script goes on beside an unfit agent
     ],
 )
 def test_a_job_is_requeued_where_its_batch_host_is_lost(  # noqa: PLR0913 - a row of the table
@@ -252,7 +252,7 @@ def test_a_job_is_requeued_where_its_batch_host_is_lost(  # noqa: PLR0913 - a ro
     requeued: list[int],
     place: int | None,
     lost: tuple[str, ...],
-    unfit: tuple[str, ...],
+    unfit: Mapping[str, str],
     expected: list[int],
 ) -> None:
     """From its place in the round; the requeue ends its process, which is then no failure."""
