@@ -79,7 +79,8 @@ def test_an_entry_shows_what_stands_there() -> None:
     around = DistributedDataParallel(inner)
     entry = Entry("net", {"net": around}, "net")
     assert (inner, around) == (entry.value, entry.standing)
-    assert [None, None] == [Entry("x", owner, 3).standing for owner in ({}, [1])]
+    gone: list[Any] = [{}, [1]]
+    assert [None, None] == [Entry("x", owner, 3).standing for owner in gone]
 
 
 def test_names_of_tensors_are_those_without_wrappers_inside() -> None:
