@@ -114,7 +114,15 @@ def test_it_is_nobodys_descendant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "code"), [("return 0", 0), ("sys.exit(83)", 83), ("sys.exit('no')", 1), ("raise OSError", 1)]
+    ("body", "code"),
+    [
+        ("return 0", 0),
+        ("sys.exit(83)", 83),
+        ("sys.exit()", 0),
+        ("sys.exit('no')", 1),
+        ("sys.exit('')", 0),
+        ("raise OSError", 1),
+    ],
 )
 def test_it_ends_as_the_work_ends(body: str, code: int) -> None:
     """However the work ends by itself."""

@@ -31,10 +31,12 @@ from hpc_elastic.processes.guard import Guard
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import Then
 from hpc_elastic.record.run_directory import prepare_run_dir
+from hpc_elastic.record.run_log import open_log
 from hpc_elastic.slurm.client.environment import SlurmEnv
-from hpc_elastic.start import agent
+from hpc_elastic.start import agent, kept_state
 from hpc_elastic.start.agent import StartContext, open_agent
 from hpc_elastic.start.meeting import LaunchOptions
+from hpc_elastic.start.scratch import scratch_directory
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.store.mount import Mount
 from hpc_elastic.store.node_ledger import read_ledger
@@ -106,6 +108,49 @@ def test_a_directory_beside_the_users_folder_has_no_states_to_take_over(
     log = AgentLog(SystemClock(), "n1", [])
     agent._take_over_state(options, str(tmp_path), log)
     assert [] == said == os.listdir(tmp_path / "run" / "checkpoints")
+
+
+def test_states_that_the_last_start_has_left_are_taken_over_and_told(
+    options: LaunchOptions, tmp_path: Path
+) -> None:
+    """Once: the agent that takes them over has them in its own directory."""
+    log, place = open_log(options.paths, "n1"), tmp_path / "memory"
+    place.mkdir()
+    for entry in (start(), formed(1)):
+        log.commit(lambda _, entry=entry: entry)  # type: ignore[misc]
+    mine = kept_state.Mine(options.run_id, options.paths, options.node)
+    with scratch_directory([str(place)]) as scratch:
+        Path(scratch, "rescued-1-30-0-3-0").write_bytes(b"state")
+        assert kept_state.keep(scratch, mine, SystemClock().wall(), 1000.0)
+    told: list[list[str]] = []
+    for _ in range(2):
+        said: Any = Said()
+        with scratch_directory([str(place)]) as scratch:
+            agent._take_over_state(options, scratch, said)
+            told.append([*said.lines, *os.listdir(scratch)])
+    words = "left by the last start in this node's memory: the state of step 30"
+    assert [[words, "rescued-1-30-0-3-0"], []] == told
+
+
+@pytest.mark.parametrize(("is_forked", "is_started"), [(False, True), (True, False)])
+def test_modules_are_imported_for_workers_that_are_new_processes(
+    options: LaunchOptions, monkeypatch: pytest.MonkeyPatch, *, is_forked: bool, is_started: bool
+) -> None:
+    """Functions that are forked from the agent have its own modules; that is told."""
+    monkeypatch.setattr(agent, "has_own_path", lambda: False)
+    command = options.command
+    if is_forked:
+        command = command._replace(argv=(), function=os.path.join, start_method="fork")
+    said: Any = Said()
+    with scratch_directory([str(options.paths.root)]) as scratch:
+        context = around()._replace(scratch=scratch)
+        made = agent._preloader(options._replace(command=command, preload=("json",)), context, said)
+        is_there = bool(made.fds())
+        made.close()
+    assert is_started == is_there
+    assert is_forked == any(
+        "nothing is preloaded: functions are started by fork" in one for one in said.lines
+    )
 
 
 def test_the_first_node_that_is_left_tells_the_failure() -> None:

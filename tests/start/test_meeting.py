@@ -52,6 +52,7 @@ DRAINED = Drained(FIRST, Cause.PREEMPTION, None, "")
         ),
         ((BEGAN, RunEnded(Decision.DONE, 0, "", None)), JOB._replace(job_ref="8"), None, None, (0, 1, 2, 0)),
         ((), JOB._replace(task=TaskStart("7_1", 1, 0)), "3", "4", Epoch(3, 0, 0, 0)),
+        ((), JOB._replace(task=TaskStart("7_1", 1, 0)), None, None, Epoch(0, 0, 0, 0)),
     ],
 )
 def test_an_agent_belongs_to_one_start_of_the_run(
