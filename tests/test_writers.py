@@ -40,7 +40,7 @@ WRITERS = {
     "hpc_elastic/processes/preload/preloader.py": _WORKERS,
     "hpc_elastic/multiprocessing/redirects.py": _PROGRAM,
     "hpc_elastic/multiprocessing/errors/failure.py": _PROGRAM,
-    "hpc_elastic/worker/atomic.py": _PROGRAM,
+    "hpc_elastic/worker/progress.py": _PROGRAM,
     "hpc_elastic/start/kept_state.py": _MEMORY,
     "hpc_elastic/start/scratch.py": _MEMORY,
     "hpc_elastic/frameworks/torch/memory/rescue.py": _MEMORY,

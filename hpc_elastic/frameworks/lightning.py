@@ -24,7 +24,7 @@ from hpc_elastic.frameworks.saving import KEEP, Saves, latest
 
 if TYPE_CHECKING:
     from hpc_elastic.frameworks.lightning_resume import LightningResume
-    from hpc_elastic.worker.sections import Block
+    from hpc_elastic.worker.progress import Block
 
 __all__ = ["ElasticCallback", "latest", "trainer_shape"]
 

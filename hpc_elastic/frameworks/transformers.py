@@ -20,7 +20,7 @@ from hpc_elastic.frameworks.saving import Saves, latest
 
 if TYPE_CHECKING:
     from hpc_elastic.frameworks.transformers_resume import TransformersResume
-    from hpc_elastic.worker.sections import CriticalSection
+    from hpc_elastic.worker.progress import CriticalSection
 
 __all__ = ["ElasticTrainerCallback", "latest", "output_dir"]
 

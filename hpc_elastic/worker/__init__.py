@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     import os
 
     from hpc_elastic.record.checkpoints import Checkpoint
-    from hpc_elastic.worker.atomic import AtomicWrite
-    from hpc_elastic.worker.progress import WorkerProgress
-    from hpc_elastic.worker.sections import Block, CriticalSection
+    from hpc_elastic.worker.progress import AtomicWrite, Block, CriticalSection, WorkerProgress
 
 __all__ = [
     "atomic_write",

@@ -1,9 +1,17 @@
-"""The worker's side of the run: the functions of `hpc_elastic.worker`."""
+"""The worker's side of the run: the functions of `hpc_elastic.worker`.
+
+The agent sees the blocks of a worker's code in the memory that it shares with the worker: entering and
+leaving cost two writes there and no call of the system. A handler in C writes the stacks of this process,
+so that also one that is stuck in a call of a library tells where it is.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import sys
+import threading
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError
@@ -11,15 +19,16 @@ from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import checkpoints
 from hpc_elastic.record.checkpoints import Checkpoint, MarkName, WayBack
+from hpc_elastic.store import files
 from hpc_elastic.text import visible
-from hpc_elastic.worker.atomic import AtomicWrite
+from hpc_elastic.typed_json import whole_number
 from hpc_elastic.worker.channel import BAD_NODE, COMPUTE, GIVE_UP, Channel, ChannelError, section_name
-from hpc_elastic.worker.sections import Block, CriticalDepth, CriticalSection
-from hpc_elastic.worker.stacks import arm
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import TracebackType
+    from typing import BinaryIO
 
     from hpc_elastic.clock import Clock
 
@@ -30,6 +39,8 @@ _LONGEST_POLL_S = 0.010
 _FOR_EVER_S = 1e9
 _SAVES_PER_SWEEP = 16  # of marks that are not needed any more
 _TELL_AFTER = 3  # questions without a step
+_SIGNALS = range(signal.SIGRTMIN + 9, signal.SIGRTMIN + 15)  # timers use + 8, the C library the first ones
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE)
 
 
 class WorkerProgress:
@@ -71,7 +82,7 @@ class WorkerProgress:
         if path:
             try:
                 channel = Channel.open(path)
-                arm(channel)
+                _arm_stacks(channel)
             except (OSError, ChannelError) as error:
                 _warn(f"no channel to the agent ({error}); it cannot ask this rank to stop")
         return cls(environ, channel)
@@ -363,3 +374,231 @@ def _number(environ: Mapping[str, str], name: str, default: float) -> float:
 def _warn(text: str) -> None:
     sys.stderr.write(f"hpc_elastic.worker: {text}\n")
     sys.stderr.flush()
+
+
+def _arm_stacks(channel: Channel) -> None:
+    """Have this process write the stacks of all its threads when its agent signals it, if that can be.
+
+    The agent knows the first process that attaches, and another one only when that has ended: a script
+    may prepare something before it trains.
+    """
+    if channel.pid not in (0, os.getpid()) and _is_there(channel.pid):
+        return
+    number = next((number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL), 0)
+    if number:
+        number = _register(number, channel.stacks_path)
+    channel.attach(os.getpid(), number)
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _register(number: int, path: str) -> int:
+    """Return the signal, or 0 if there is no way to write the stacks."""
+    try:
+        import faulthandler  # noqa: PLC0415 - not part of every Python
+
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(path, flags, 0o600)  # stays open as long as this process
+        faulthandler.register(number, file=descriptor, all_threads=True)
+    except (ImportError, OSError, RuntimeError, AttributeError):
+        return 0
+    return number
+
+
+class Block:
+    """Tells the agent while it is entered; may be entered again once it was left.
+
+    Args:
+        channel: the way to the agent, or None.
+        name: as the channel keeps it.
+        timeout_ms: limit of the whole block [ms]; 0: none of its own.
+        clock: measures the block, so that the agent can compare ranks; None: it does not.
+    """
+
+    __slots__ = ("_channel", "_clock", "_depth", "_entered", "_name", "_timeout_ms")
+
+    def __init__(
+        self, channel: Channel | None, name: bytes, timeout_ms: int, clock: Clock | None = None
+    ) -> None:
+        self._channel = channel
+        self._name = name
+        self._timeout_ms = timeout_ms
+        self._depth = 0
+        self._clock = clock
+        self._entered = 0.0
+
+    def __enter__(self) -> None:
+        if self._channel is not None:
+            self._depth = self._channel.enter(self._name, self._timeout_ms)
+            if self._clock is not None:
+                self._entered = self._clock.monotonic()
+
+    def __exit__(self, *_error: object) -> None:
+        if self._channel is not None:
+            if self._clock is not None:
+                self._channel.add_computed(self._clock.monotonic() - self._entered)
+            self._channel.leave(self._depth)
+
+
+class CriticalDepth:
+    """How deep this process is in critical sections, over all its threads.
+
+    Args:
+        channel: the way to the agent, None without one.
+        clock: tells since when.
+    """
+
+    def __init__(self, channel: Channel | None, clock: Clock) -> None:
+        self._channel = channel
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._depth = 0
+        self.since: float | None = None  # when the outermost one was entered [s]
+
+    def enter(self, name: bytes) -> None:
+        """Go one deeper; only the outermost section is reported."""
+        with self._lock:
+            self._depth += 1
+            if self._depth == 1:
+                self.since = self._clock.monotonic()
+                if self._channel is not None:
+                    self._channel.enter_critical(name, self.since)
+
+    def leave(self) -> None:
+        """Come up again."""
+        with self._lock:
+            if self._depth == 0:
+                raise RuntimeError("no critical section has been entered")
+            self._depth -= 1
+            if self._depth == 0:
+                self.since = None
+                if self._channel is not None:
+                    self._channel.leave_critical()
+
+
+class CriticalSection:
+    """A block in which this worker is not ended; made by `hpc_elastic.worker.critical`.
+
+    Sections may be nested, used again, and be in several threads at once.
+
+    Args:
+        name: for people, e.g. ``saving``.
+        depth: of this process.
+
+    Raises:
+        InputError: the name is empty or no text.
+    """
+
+    def __init__(self, name: str, depth: CriticalDepth) -> None:
+        text: object = name  # training code may give anything
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(f"the name of a critical section is {name!r}", where="critical", fix="name it")
+        self._name = section_name(name)
+        self._depth = depth
+
+    def begin(self) -> None:
+        """Enter the section; `end` must always follow."""
+        self._depth.enter(self._name)
+
+    def end(self) -> None:
+        """Leave the section.
+
+        Raises:
+            RuntimeError: none has been entered.
+        """
+        self._depth.leave()
+
+    def __enter__(self) -> None:
+        self.begin()
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+
+class AtomicWrite:
+    """A context manager: temporary file in the same directory, fsync, rename, fsync directory.
+
+    With several live writers of one target the last one wins, whole.
+
+    Args:
+        path: the file to create or replace.
+        round_number: the round this process belongs to. Files that killed writers of earlier rounds
+            left behind for the same target is removed on success.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], round_number: int = 0) -> None:
+        self._target = os.path.abspath(os.fspath(path))
+        self._directory, name = os.path.split(self._target)
+        self._prefix = f".{name}.unfinished-"
+        self._round = round_number
+        unique = f"{round_number}-{os.getpid()}-{os.urandom(4).hex()}"
+        self._temporary = os.path.join(self._directory, self._prefix + unique)
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> BinaryIO:
+        with files.named(self._target):
+            self._file = files.retry(lambda: open(self._temporary, "xb"))  # noqa: SIM115 - closed in __exit__
+        return self._file
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        file, self._file = self._file, None
+        if file is None:
+            return
+        if isinstance(error, OSError) and error.errno in _OF_THE_DISK and error.filename is None:
+            error.filename = self._target  # a write names no file
+        try:
+            if kind is None:
+                with files.named(self._target):
+                    file.flush()
+                    os.fsync(file.fileno())
+            _close(file)  # all is safe by now, or given up
+            if kind is None:
+                files.move(self._temporary, self._target)
+        except BaseException:
+            _close(file)
+            _remove(self._temporary)
+            raise
+        if kind is None:
+            self._remove_leftovers()
+        else:
+            _remove(self._temporary)
+
+    def _remove_leftovers(self) -> None:
+        if self._round == 0:
+            return
+        try:
+            names = os.listdir(self._directory)
+        except OSError:
+            return  # the next success gets them
+        for name in names:
+            if name.startswith(self._prefix):
+                number = whole_number(name[len(self._prefix) :].split("-")[0])
+                if number is not None and number < self._round:
+                    _remove(os.path.join(self._directory, name))
+
+
+def _close(file: BinaryIO) -> None:
+    try:
+        file.close()
+    except OSError:
+        pass
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass  # a leftover of this round; the next round removes it

@@ -21,7 +21,7 @@ from hpc_elastic.slurm.submit import run_dir
 from hpc_elastic.slurm.submit.request import SubmitRequest, plan, read_template
 from hpc_elastic.slurm.submit.run_dir import read_request
 from hpc_elastic.store.shared_dir import SEGMENT_RECORDS, SharedDirStore, record_name, segment_name
-from hpc_elastic.worker.atomic import AtomicWrite
+from hpc_elastic.worker.progress import AtomicWrite
 
 OLD, NEW, HALF, SAME = "old", "new", "half", "same"
 VALUE_A, VALUE_B, VALUE_C = (letter * 10_000 for letter in (b"a", b"b", b"c"))

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic import worker
-from hpc_elastic.worker.atomic import AtomicWrite
+from hpc_elastic.worker.progress import AtomicWrite
 
 KILLED_WHILE_WRITING = """
 import os, signal, sys
-from hpc_elastic.worker.atomic import AtomicWrite
+from hpc_elastic.worker.progress import AtomicWrite
 with AtomicWrite(sys.argv[1], round_number=1) as file:
     file.write(b"half")
     file.flush()
