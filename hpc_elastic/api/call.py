@@ -112,7 +112,7 @@ def keep(paths: RunPaths, value: Any, environ: Mapping[str, str]) -> None:
 
 def _end_run(paths: RunPaths, rank: int, error: InputError, environ: Mapping[str, str]) -> None:
     """Record that the run has failed, unless its round is over."""
-    from hpc_elastic.multiprocessing.errors.summary import FailureRecord  # noqa: PLC0415 - rare
+    from hpc_elastic.multiprocessing.errors.failure import FailureRecord  # noqa: PLC0415 - rare
     from hpc_elastic.record.journal import Decision, RunEnded  # noqa: PLC0415 - the same
     from hpc_elastic.record.run_log import open_log  # noqa: PLC0415 - the same
     from hpc_elastic.record.state import RunState  # noqa: PLC0415 - the same

@@ -11,7 +11,7 @@ from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import HpcElasticError, InputError, StoreError
 from hpc_elastic.ids import LOGIN
 from hpc_elastic.launcher.failures import RunFailedError
-from hpc_elastic.multiprocessing.errors.summary import FailureRecord
+from hpc_elastic.multiprocessing.errors.failure import FailureRecord
 from hpc_elastic.record.journal import Decision, Role
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.report import log_files

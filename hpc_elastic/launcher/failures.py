@@ -16,18 +16,16 @@ from hpc_elastic.errors import (
 )
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.multiprocessing.errors.failure import (
+    ChildFailedError,
     ErrorReply,
+    FailureRecord,
     ProcessFailure,
     encode_reply,
     explain,
-    write_data,
-)
-from hpc_elastic.multiprocessing.errors.summary import (
-    ChildFailedError,
-    FailureRecord,
     failure_record,
     failure_summary,
     first_failures,
+    write_data,
 )
 from hpc_elastic.multiprocessing.signals import SignalException
 from hpc_elastic.node.outcome import Outcome

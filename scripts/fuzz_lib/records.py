@@ -21,7 +21,7 @@ from hpc_elastic.frameworks.torch import addresses
 from hpc_elastic.frameworks.torch.memory.node_memory import Began
 from hpc_elastic.meet import member_names
 from hpc_elastic.multiprocessing.errors import failure
-from hpc_elastic.multiprocessing.errors.summary import FailureRecord, failure_summary
+from hpc_elastic.multiprocessing.errors.failure import FailureRecord, failure_summary
 from hpc_elastic.node.hangs import activity_rules, slow_rules
 from hpc_elastic.node.hangs import look as hang_look
 from hpc_elastic.node.setup import hang_times

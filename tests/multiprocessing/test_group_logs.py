@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.multiprocessing.group_logs import GroupLogs
+from hpc_elastic.multiprocessing.group import GroupLogs
 from hpc_elastic.multiprocessing.logs import LogsDest
 from tests.multiprocessing.waiting import drain
 

@@ -13,29 +13,30 @@ from hpc_elastic.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.errors.error_handler import ErrorHandler, get_error_handler, record
-    from hpc_elastic.multiprocessing.errors.failure import ProcessFailure, signal_name
-    from hpc_elastic.multiprocessing.errors.summary import (
+    from hpc_elastic.multiprocessing.errors.failure import (
         ChildFailedError,
         FailureRecord,
+        ProcessFailure,
         failure_record,
         failure_summary,
         first_failures,
         one_line,
+        signal_name,
     )
 
 _HOMES = {
-    "ChildFailedError": "summary",
+    "ChildFailedError": "failure",
     "ProcessFailure": "failure",
     "signal_name": "failure",
     "_NOT_AVAILABLE": "failure:NOT_AVAILABLE",  # torch's name of it
     "ErrorHandler": "error_handler",
     "get_error_handler": "error_handler",
     "record": "error_handler",
-    "FailureRecord": "summary",
-    "failure_record": "summary",
-    "failure_summary": "summary",
-    "first_failures": "summary",
-    "one_line": "summary",
+    "FailureRecord": "failure",
+    "failure_record": "failure",
+    "failure_summary": "failure",
+    "first_failures": "failure",
+    "one_line": "failure",
 }
 
 __all__ = [

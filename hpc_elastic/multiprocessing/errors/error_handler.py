@@ -13,8 +13,7 @@ from typing import Any, Final, ParamSpec, TypeVar, overload
 
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.ids import Env
-from hpc_elastic.multiprocessing.errors.failure import encode_reply, read_reply, write_data
-from hpc_elastic.multiprocessing.errors.summary import ChildFailedError
+from hpc_elastic.multiprocessing.errors.failure import ChildFailedError, encode_reply, read_reply, write_data
 from hpc_elastic.multiprocessing.logs import set_aside
 
 __all__ = ["ErrorHandler"]

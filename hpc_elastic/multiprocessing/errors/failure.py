@@ -1,18 +1,25 @@
-"""The failure of a worker and its error file, as in torch.distributed.elastic with one field more."""
+"""The failure of a worker: its error file, its record in the journal, and the text for people.
+
+The error file is that of torch.distributed.elastic with one field more.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.data_fields import DataClass, DataFields
-from hpc_elastic.errors import DamagedError
+from hpc_elastic.errors import DamagedError, HpcElasticError
+from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.named_tuple import NamedTuple
+from hpc_elastic.secrets_out import without_values
 from hpc_elastic.store.plain_file import open_plain
+from hpc_elastic.text import last_words
 from hpc_elastic.typed_json import parse
 
 _MAX_READ: Final = 16 << 20
@@ -24,6 +31,33 @@ NOT_AVAILABLE: Final = "<N/A>"
 _NO_REPLY: Final = "<NONE>"
 _NO_DETAILS: Final = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 """As in torch: people and programs know it."""
+_MAX_MESSAGE: Final = 2_000
+_MAX_TRACEBACK: Final = 10_000
+_TAIL_BYTES: Final = 8_192
+_TAIL_LINES: Final = 20
+_MAX_TAIL: Final = 4_000
+_MAX_OTHERS: Final = 8
+_WIDTH: Final = 60
+_SHELL_SIGNAL: Final = 128  # a shell's exit code for signal n is 128 + n
+_DECORATE: Final = (
+    "  (no details: decorate main() with hpc_elastic.multiprocessing.errors.record, or redirect stderr)"
+)
+
+_SIGNAL_MEANINGS: Final = {
+    "SIGKILL": "killed from outside: often the node ran out of memory, or Slurm ended the step",
+    "SIGTERM": "asked to end by another process",
+    "SIGSEGV": "invalid memory access in native code",
+    "SIGABRT": "aborted itself: a failed assertion, or a watchdog such as NCCL's",
+    "SIGBUS": "bus error: often /dev/shm is full or a mapped file was cut",
+    "SIGILL": "illegal instruction: often a binary built for another processor",
+    "SIGFPE": "arithmetic fault in native code",
+    "SIGINT": "interrupted",
+    "SIGHUP": "hung up",
+    "SIGPIPE": "wrote to a closed pipe",
+    "SIGXCPU": "used up its CPU time (ulimit -t)",
+    "SIGXFSZ": "wrote a file larger than allowed (ulimit -f)",
+}
+_CODE_MEANINGS: Final = {126: "not executable", 127: "command not found"}
 
 
 class ProcessFailure(DataClass):
@@ -240,3 +274,251 @@ def write_data(path: str, data: Mapping[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+
+
+class FailureRecord(NamedTuple):
+    """One failed worker, as it is stored in the run's journal.
+
+    exitcode is n, or -n for signal n; the timestamp is wall time [s] of the worker's node, for
+    display; `log` is the path of its stderr.log. Texts are bounded: about 20 KiB as JSON.
+    """
+
+    rank: int
+    local_rank: int = 0
+    node: str = ""
+    pid: int = 0
+    exitcode: int = 1
+    message: str = ""
+    traceback: str = ""
+    stderr_tail: str = ""
+    log: str = ""
+    timestamp: float = 0.0
+    place: str = ""  # of a hang: the call in which the rank waits, the same on all nodes
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as plain JSON data."""
+        return self._asdict()
+
+    def without(self, secrets: Sequence[str]) -> FailureRecord:
+        """Return the record without these secrets in its texts, for the journal is read in many places."""
+        texts = (self.message, self.traceback, self.stderr_tail)
+        message, traceback, tail = (without_values(text, secrets) for text in texts)
+        return self._replace(message=message, traceback=traceback, stderr_tail=tail)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> FailureRecord:
+        """Read a record; unknown keys are ignored, missing or odd ones take their default."""
+        default = cls(rank=-1)
+        values: dict[str, Any] = {}
+        for name, fallback in default._asdict().items():
+            try:
+                values[name] = type(fallback)(data[name])
+            except (KeyError, TypeError, ValueError):
+                values[name] = fallback
+        return cls(**values)
+
+    @property
+    def exit_status(self) -> int:
+        """The exit code as a shell gives it: n, or 128 + n for signal n."""
+        return self.exitcode if self.exitcode >= 0 else _SHELL_SIGNAL - self.exitcode
+
+
+def failure_record(failure: ProcessFailure, *, rank: int, node: str, log: str = "") -> FailureRecord:
+    """Return the record of a failure; reads its error file and the end of its log.
+
+    Args:
+        failure: as the context reported it.
+        rank: the worker's global rank.
+        node: name of the node.
+        log: path of its stderr.log, empty when it was not redirected.
+    """
+    return FailureRecord(
+        rank=rank,
+        local_rank=failure.local_rank,
+        node=node,
+        pid=failure.pid,
+        exitcode=failure.exitcode,
+        message=_cut(failure.reply().message, _MAX_MESSAGE),
+        traceback=_cut(failure.traceback.rstrip(), _MAX_TRACEBACK),
+        stderr_tail=read_tail(log),
+        log=log,
+        timestamp=failure.time_s,
+    )
+
+
+def node_name() -> str:
+    """Return this node's name as the kernel has it; no look-up."""
+    return os.uname().nodename
+
+
+def read_tail(path: str) -> str:
+    """Return the last lines of a log, empty when it cannot be read."""
+    if not path or not os.path.isfile(path):
+        return ""
+    try:
+        with os.fdopen(open_plain(path, own=False), "rb") as file:
+            start = max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES)
+            file.seek(start)
+            lines = file.read(_TAIL_BYTES).decode(errors="replace").rstrip().split("\n")
+    except OSError:
+        return ""
+    whole = lines[1:] if start and len(lines) > 1 else lines
+    return "\n".join(line.rsplit("\r", 1)[-1] for line in whole[-_TAIL_LINES:])[-_MAX_TAIL:]
+
+
+def first_failures(records: Iterable[FailureRecord]) -> list[FailureRecord]:
+    """Return the records of *one node*, earliest first; clocks of nodes are never compared."""
+    return sorted(records, key=lambda record: (record.timestamp, record.rank))
+
+
+def failure_summary(
+    name: str,
+    failures: Sequence[FailureRecord],
+    *,
+    delimiters: tuple[str, str] = ("=", "-"),
+    enrich: Callable[[str], str] = str,
+) -> str:
+    """Return the text that tells why a run failed.
+
+    Args:
+        name: the name of the program.
+        failures: the root cause first; the others follow in one line each.
+        delimiters: the characters of the outer lines and of the line below the headline.
+        enrich: changes the text about the root cause.
+    """
+    outer, inner = (mark * _WIDTH for mark in delimiters)
+    lines = [outer, f"{name} FAILED", inner]
+    if failures:
+        lines += ["Root Cause (first observed failure):", enrich("\n".join(_block(failures[0])))]
+    others = failures[1:]
+    if others:
+        lines.append(f"Other failures ({len(others)}):")
+        lines += [f"  {one_line(record)}" for record in others[:_MAX_OTHERS]]
+    if len(others) > _MAX_OTHERS:
+        lines.append(f"  ... and {len(others) - _MAX_OTHERS} more")
+    return "\n".join([*lines, outer])
+
+
+def one_line(record: FailureRecord) -> str:
+    """Return a failure in one line: rank, exit code, and the first line of the reason."""
+    reason = _reason(record)
+    where = f" on {record.node}" if record.node else ""
+    text = f"rank {record.rank}{where}: {_exit_words(record)} (pid {record.pid})"
+    return f"{text}: {reason}" if reason else text
+
+
+def _block(record: FailureRecord) -> list[str]:
+    fields = [
+        ("time", f"{date_text(record.timestamp)}{f'{record.timestamp % 1:.3f}'[1:]}"),
+        ("node", record.node),
+        ("rank", f"{record.rank} (local_rank: {record.local_rank})"),
+        ("exitcode", f"{record.exitcode} (pid: {record.pid}){_more_than_code(record)}"),
+        ("meaning", _meaning(record)),
+        ("error", _cut(record.message, _MAX_MESSAGE)),
+        ("log", record.log),
+    ]
+    lines = [f"  {key:<10}: {_indent(value)}" for key, value in fields if value]
+    if record.traceback:
+        return [*lines, "  traceback:", *_quoted(record.traceback)]
+    if record.stderr_tail:
+        return [*lines, "  last lines of stderr:", *_quoted(record.stderr_tail)]
+    return [*lines, _DECORATE]
+
+
+def _more_than_code(record: FailureRecord) -> str:
+    is_plain = record.exitcode >= 0 and not (record.exitcode == ExitCode.HUNG and record.message)
+    return "" if is_plain else f", {_exit_words(record)}"
+
+
+def _exit_words(record: FailureRecord) -> str:
+    if record.exitcode < 0:
+        return f"signal {-record.exitcode} ({signal_name(record.exitcode)})"
+    if record.exitcode == ExitCode.HUNG and record.message:
+        return "ended by its agent"
+    return f"exit code {record.exitcode}"
+
+
+def _meaning(record: FailureRecord) -> str:
+    if record.exitcode < 0:
+        return _SIGNAL_MEANINGS.get(signal_name(record.exitcode), "")
+    number = record.exitcode - _SHELL_SIGNAL
+    name = signal_name(-number) if number > 0 else ""
+    if name in _SIGNAL_MEANINGS:
+        return (
+            f"{_SHELL_SIGNAL} + {number}: a process inside it was ended by {name}; {_SIGNAL_MEANINGS[name]}"
+        )
+    return _CODE_MEANINGS.get(record.exitcode, "")
+
+
+def _reason(record: FailureRecord) -> str:
+    """Return the error's own words, or else the last line of stderr that may be one.
+
+    The last output of a worker that was ended from outside has nothing to do with its end.
+    """
+    from_outside = record.exitcode in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
+    last_line = "" if from_outside else last_words(record.stderr_tail)
+    return _cut((record.message.strip() or last_line).split("\n", 1)[0], 200)
+
+
+def _indent(text: str) -> str:
+    return text.replace("\n", "\n              ")
+
+
+def _quoted(text: str) -> list[str]:
+    return [f"    {line}" for line in text.split("\n")]
+
+
+def _cut(text: str, limit: int) -> str:
+    """Return a text of at most about `limit` characters; the end says most, so mostly that stays."""
+    if len(text) <= limit:
+        return text
+    head = limit // 4
+    return f"{text[:head]} ... {text[head - limit :]}"
+
+
+class ChildFailedError(HpcElasticError):
+    """Workers of this node have failed; the text is the whole summary.
+
+    Args:
+        name: the name of the program, for the headline.
+        failures: by global rank; at least one.
+    """
+
+    def __init__(self, name: str, failures: Mapping[int, ProcessFailure]) -> None:
+        if not failures:
+            raise ValueError("ChildFailedError needs at least one failure")
+        super().__init__(name)
+        self.name = name
+        self.failures = dict(failures)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name, self.failures)
+
+    def get_first_failure(self) -> tuple[int, ProcessFailure]:
+        """Return the global rank and the failure with the earliest time."""
+        return min(self.failures.items(), key=lambda item: item[1].time_s)
+
+    def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
+        """Return the summary.
+
+        Args:
+            boarder_delim: the character of the first and the last line.
+            section_delim: the character of the line below the headline.
+        """
+        node = node_name()
+        records = [failure_record(failure, rank=rank, node=node) for rank, failure in self.failures.items()]
+        delimiters = (boarder_delim, section_delim)
+        return failure_summary(
+            self.name, first_failures(records), delimiters=delimiters, enrich=self._enriched
+        )
+
+    def _enriched(self, text: str) -> str:
+        """Return the text about the first failure; after a signal the error handler may add to it."""
+        failure = self.get_first_failure()[1]
+        errors = sys.modules[__package__]  # the package: programs put a handler of their own in there
+        handler = errors.get_error_handler() if failure.exitcode < 0 else None
+        enrich = getattr(handler, "maybe_enrich_signal_failure_message", None)  # older handlers have none
+        return text if enrich is None else str(enrich(text, failure.error_file))
+
+    def __str__(self) -> str:
+        return self.format_msg()

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.exit_codes import ExitCode
-from hpc_elastic.multiprocessing.errors.summary import FailureRecord
+from hpc_elastic.multiprocessing.errors.failure import FailureRecord
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.hangs.groups import RankLook, frames_of, main_stack, odd_ones, ranks_text, vote_text
 from hpc_elastic.node.workers import process_facts

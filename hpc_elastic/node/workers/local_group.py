@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hpc_elastic.account.log_marks import STREAMS
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.context import RunProcsResult, StartSettings, SubprocessContext
 from hpc_elastic.multiprocessing.errors import FailureRecord, ProcessFailure, failure_record
-from hpc_elastic.multiprocessing.errors.missing_program import missing_program_text
-from hpc_elastic.multiprocessing.group_logs import NO_EVENTS
+from hpc_elastic.multiprocessing.group import NO_EVENTS
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsSpecs, log_line_prefix
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.decision import Group
@@ -29,8 +29,7 @@ from hpc_elastic.worker.request_pipe import ask
 
 if TYPE_CHECKING:
     from hpc_elastic.multiprocessing.functions import MultiprocessContext
-    from hpc_elastic.multiprocessing.group import ProcessGroup
-    from hpc_elastic.multiprocessing.group_logs import Filters
+    from hpc_elastic.multiprocessing.group import Filters, ProcessGroup
     from hpc_elastic.processes.numa import NumaOptions
 
 Results: TypeAlias = tuple[Mapping[int, Any], Mapping[int, ProcessFailure]]
@@ -39,6 +38,13 @@ Results: TypeAlias = tuple[Mapping[int, Any], Mapping[int, ProcessFailure]]
 
 _STOPPED = "T"  # by a signal, in /proc/PID/stat
 _VERDICTS = {BAD_NODE: Verdict.BAD_NODE, GIVE_UP: Verdict.GIVE_UP}
+NOT_FOUND: Final = 127  # exit code of shells, env and container runtimes
+_SAID: Final = (
+    re.compile(r"(?:.*: )?([^\s:]+): (?:command )?not found"),  # shells
+    re.compile(r"(?:\S*/)?env: ['\u2018]?([^'\u2019]+?)['\u2019]?: No such file or directory"),
+    re.compile(r'.*"([^"]+)": executable file not found in \$PATH.*'),  # container runtimes
+)
+_ON_THIS_NODE: Final = ("sh", "bash", "dash", "ksh", "zsh", "env")  # they look in the PATH that they get
 
 
 class Command(NamedTuple):
@@ -466,3 +472,23 @@ def _start_function(
             fix="define the function at the top level of a module, or use the start method 'fork'",
         ) from error
     return context
+
+
+def missing_program_text(exitcode: int, stderr_tail: str, program: str, path: str) -> str:
+    """Return that a program was not found; empty where the output of the worker does not tell which one.
+
+    Args:
+        exitcode: of the worker.
+        stderr_tail: the last lines of its output.
+        program: the worker's own; one that starts others in a container has another PATH for them.
+        path: PATH of the worker.
+    """
+    if exitcode != NOT_FOUND:
+        return ""
+    lines = [line.strip() for line in stderr_tail.splitlines()]
+    found = (said.fullmatch(line) for line in reversed(lines) for said in _SAID)
+    name = next((match[1] for match in found if match is not None), "")
+    if not name:
+        return ""
+    where = f", looked for in PATH {path}" if os.path.basename(program) in _ON_THIS_NODE else ""
+    return f"command not found: {name}{where}"

@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.ids import Env
 from hpc_elastic.multiprocessing.errors import FailureRecord, ProcessFailure
-from hpc_elastic.multiprocessing.errors.failure import explain
-from hpc_elastic.multiprocessing.errors.summary import read_tail
+from hpc_elastic.multiprocessing.errors.failure import explain, read_tail
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.outcome import Outcome
 from hpc_elastic.node.spec import RunResult, WorkerState

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.processes.preload import server, traces
+from hpc_elastic.processes.preload import server
 from hpc_elastic.processes.preload.rules import Imported, Traces
-from hpc_elastic.processes.preload.traces import ImportWatch, Registered, Replaced, name_of
+from hpc_elastic.processes.preload.server import ImportWatch, Registered, Replaced, name_of
 
 
 def test_a_process_sees_its_own_state(tmp_path: Path) -> None:
@@ -209,10 +209,10 @@ def test_functions_for_the_end_are_named_with_their_module() -> None:
 
 def test_a_random_name_is_told_as_the_path_that_is_made_of_it() -> None:
     """With the names that functions of `tempfile` give to its parts."""
-    assert "/d/pNs" == traces._path_of({"dir": "/d", "prefix": "p", "suffix": "s"}, "N")
-    assert "/d/pNs" == traces._path_of({"dir": b"/d", "pre": b"p", "suf": b"s"}, "N")
-    assert "" == traces._path_of({}, "N")
-    assert "" == traces._path_of({"dir": "/d"}, "N")
+    assert "/d/pNs" == server._path_of({"dir": "/d", "prefix": "p", "suffix": "s"}, "N")
+    assert "/d/pNs" == server._path_of({"dir": b"/d", "pre": b"p", "suf": b"s"}, "N")
+    assert "" == server._path_of({}, "N")
+    assert "" == server._path_of({"dir": "/d"}, "N")
 
 
 def _tidy() -> None:

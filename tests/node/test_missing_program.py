@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from hpc_elastic.multiprocessing.errors.missing_program import missing_program_text
+from hpc_elastic.node.workers.local_group import missing_program_text
 
 PATH = "/usr/bin:/bin"
 
