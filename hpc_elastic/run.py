@@ -141,8 +141,8 @@ def config_from_args(args: Namespace) -> "tuple[LaunchConfig, Callable[..., Any]
         FlagError: a value cannot be used.
         RuntimeError: ``--nnodes`` has more than two parts.
     """
+    from hpc_elastic.cli.run import options as run_work  # noqa: PLC0415 - workers of --run-path import this module
     from hpc_elastic.cli.run import values  # noqa: PLC0415 - workers of --run-path import this module
-    from hpc_elastic.cli.run import work as run_work  # noqa: PLC0415 - workers of --run-path import this module
     from hpc_elastic.launcher import LaunchConfig  # noqa: PLC0415 - the same
 
     _complete(args)
@@ -232,7 +232,7 @@ def run(args: Namespace) -> None:
         ChildFailedError: a worker failed for good.
         FlagError: a value cannot be used.
     """
-    from hpc_elastic.cli.run.work import logs_of  # noqa: PLC0415 - workers of --run-path import this module
+    from hpc_elastic.cli.run.options import logs_of  # noqa: PLC0415 - workers of --run-path import this module
     from hpc_elastic.run import elastic_launch  # noqa: PLC0415 - or a replacement by the program
 
     _complete(args)

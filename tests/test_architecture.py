@@ -287,7 +287,7 @@ def test_importing_the_package_loads_nothing() -> None:
 
 # Who names this interpreter for something else than to start a process of ours with it.
 NAMES_PYTHON = {
-    "hpc_elastic/cli/commands/site/doctor_checks.py": "tells it to people, and starts it as a worker",
+    "hpc_elastic/cli/commands/site/doctor.py": "tells it to people, and starts it as a worker",
     "hpc_elastic/isolated/lookup.py": "asks it, and starts it isolated",
     "hpc_elastic/start/agent.py": "runs the user's script",
     "hpc_elastic/processes/preload/warm_worker.py": "tells it to people",
@@ -299,7 +299,7 @@ NAMES_PYTHON = {
 STARTS_MODULES = {
     "hpc_elastic/settings/of_commands.py": "a flag of our own",
     "hpc_elastic/settings/table.py": "a flag of our own",
-    "hpc_elastic/cli/run/work.py": "the user's module",
+    "hpc_elastic/cli/run/options.py": "the user's module",
     "hpc_elastic/isolated/argv.py": "isolated",
     "hpc_elastic/processes/preload/rules.py": "reads commands",
     "hpc_elastic/processes/preload/warm_worker.py": "reads commands",

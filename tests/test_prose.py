@@ -34,8 +34,8 @@ READERS = {
     "slurm/client/answers.py": "the answers of squeue, sinfo and scontrol",
     "slurm/nodes/nodes.py": "numbers that Slurm prints",
     # what bash, Python, torch and programs say
-    "agent/server/exit_barrier.py": "torch's words for a store that lacks an operation",
-    "node/workers/stacks.py": "stacks that Python prints",
+    "agent/server/api.py": "torch's words for a store that lacks an operation",
+    "node/hangs/look.py": "stacks that Python prints",
     "processes/numa.py": "what the driver of GPUs tells",
     "processes/linux.py": "files of the kernel",
     "slurm/end/history.py": "bash's words for a line that failed",

@@ -22,7 +22,7 @@ AGENTS: Final = (
     "hpc_elastic.cli.run.options",
     "hpc_elastic.start.agent",
     "hpc_elastic.account.facts",
-    "hpc_elastic.node.setup.log_marks",
+    "hpc_elastic.node.setup.agent_log",
     "hpc_elastic.node.setup.work_log",
     "hpc_elastic.isolated.search_path",
     "locale",  # by argparse, for the language of its texts

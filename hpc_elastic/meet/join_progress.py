@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from hpc_elastic.meet import rules
-from hpc_elastic.meet.seating import node_of
+from hpc_elastic.meet.rules import node_of
 from hpc_elastic.text import MOST_NAMES, are_text, count_text, few_text
 
 FIRST_S = 2.0  # a shorter wait prints nothing

@@ -1,14 +1,14 @@
 """How the workers of a node are asked to stop, how long they have, and how they are ended. Pure.
 
 The state of the run, the requests to this agent and the time are arguments. `hpc_elastic.node.drain` and
-`hpc_elastic.node.ending` carry out the results.
+`hpc_elastic.node.node_workers` carry out the results.
 """
 
 from __future__ import annotations
 
 import math
 
-from hpc_elastic.meet.seating import node_of
+from hpc_elastic.meet.rules import node_of
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import Asked, Cause, Decision, DrainExplained, DrainRequested, Epoch
 from hpc_elastic.record.state import RunState

@@ -13,9 +13,8 @@ from hpc_elastic.paths import MAX_NAME, RunPaths, own_name, readable_name
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.record.state import RunState
 from hpc_elastic.store.files import make_directories, retry
-from hpc_elastic.store.root import require_same, taken
 from hpc_elastic.store.shared_dir import SharedDirStore, segment_name
-from hpc_elastic.store.trust import refuse_open, require_own, require_own_entries
+from hpc_elastic.store.trust import refuse_open, require_own, require_own_entries, require_same, taken
 from hpc_elastic.text import for_shell
 
 _PASSING = (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ETIMEDOUT)

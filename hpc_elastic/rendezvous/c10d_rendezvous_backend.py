@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hpc_elastic.errors import RendezvousConnectionError, RendezvousStateError
-from hpc_elastic.rendezvous.dynamic.executor import RendezvousBackend, Token
+from hpc_elastic.rendezvous.dynamic_executor import RendezvousBackend, Token
 from hpc_elastic.rendezvous.other_names import check_c10d, directory_of
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
 from hpc_elastic.rendezvous.utils import matches_this_machine as _matches_machine_hostname

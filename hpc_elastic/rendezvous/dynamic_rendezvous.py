@@ -23,13 +23,11 @@ from hpc_elastic.meet.interface import (
     free_port,
     full_host_name,
 )
-from hpc_elastic.meet.rendezvous_events import Trail, Who
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.rendezvous.contact import ContactTurn, KeepAlive, LastKnown
-from hpc_elastic.rendezvous.dynamic import rules
-from hpc_elastic.rendezvous.dynamic.executor import Executor, RendezvousBackend, StateHolder, Token
-from hpc_elastic.rendezvous.dynamic.rules import TimeLimits
-from hpc_elastic.rendezvous.dynamic.state import DynamicState, NodeDesc
+from hpc_elastic.rendezvous import dynamic_rules
+from hpc_elastic.rendezvous.contact import ContactTurn, KeepAlive, LastKnown, Trail, Who
+from hpc_elastic.rendezvous.dynamic_executor import Executor, RendezvousBackend, StateHolder, Token
+from hpc_elastic.rendezvous.dynamic_rules import DynamicState, NodeDesc, TimeLimits
 from hpc_elastic.rendezvous.parameters import RendezvousParameters, seconds_of
 from hpc_elastic.rendezvous.utils import _delay, _PeriodicTimer
 from hpc_elastic.store.kv import with_prefix
@@ -375,8 +373,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         timeout = self._settings.timeout.join.total_seconds()
         with self._turn.taken():
             self._round = None
-            self._executor.run(rules.exit_round, timeout)
-            self._executor.run(rules.join, timeout, port=free_port())
+            self._executor.run(dynamic_rules.exit_round, timeout)
+            self._executor.run(dynamic_rules.join, timeout, port=free_port())
             self._known.forget()
             info = self._info(self._holder.state)
         self._keep_alive.start()
@@ -401,7 +399,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def _close(self) -> None:
         with self._turn.taken():
-            self._executor.run(rules.close, self._settings.timeout.close.total_seconds())
+            self._executor.run(dynamic_rules.close, self._settings.timeout.close.total_seconds())
             self._known.forget()
 
     def num_nodes_waiting(self) -> int:
@@ -411,7 +409,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             RendezvousConnectionError: the backend has not answered, or got no heartbeat, for a lease.
         """
         known = self._trail.watched("num_nodes_waiting", self._look)
-        return rules.nodes_waiting(known, self._node, self._round)
+        return dynamic_rules.nodes_waiting(known, self._node, self._round)
 
     def shutdown(self) -> bool:
         """Leave; the others continue without a restart."""
@@ -421,7 +419,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         try:
             with self._turn.tried(timeout) as held:
                 if held:
-                    self._executor.run(rules.leave, timeout, leaving=True)
+                    self._executor.run(dynamic_rules.leave, timeout, leaving=True)
         except RendezvousError as error:
             import logging  # noqa: PLC0415 - rare
 
@@ -441,7 +439,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """Give one sign of life."""
         timeout = self._settings.timeout.heartbeat.total_seconds()
         with self._turn.taken():
-            self._trail.beaten(lambda: self._executor.run(rules.keep_alive, timeout, patience=0.0))
+            self._trail.beaten(lambda: self._executor.run(dynamic_rules.keep_alive, timeout, patience=0.0))
 
     def _info(self, state: DynamicState) -> RendezvousInfo:
         self._round = state.round

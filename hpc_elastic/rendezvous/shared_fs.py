@@ -23,7 +23,6 @@ from hpc_elastic.errors import (
 from hpc_elastic.meet.interface import RendezvousHandler, RendezvousInfo, free_port, full_host_name
 from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.membership import NODES, RUN_ID, Membership, NodeFacts, claim_node_name
-from hpc_elastic.meet.rendezvous_events import Trail, Who
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
 from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
 from hpc_elastic.named_tuple import NamedTuple
@@ -32,7 +31,7 @@ from hpc_elastic.record.journal import Epoch, Member, RoundFormed
 from hpc_elastic.record.run_directory import prepare_run_dir, tidy_run_dir
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.record.state import RunState
-from hpc_elastic.rendezvous.contact import ContactTurn, KeepAlive, LastKnown, until_lease
+from hpc_elastic.rendezvous.contact import ContactTurn, KeepAlive, LastKnown, Trail, Who, until_lease
 from hpc_elastic.rendezvous.options import Options, options_from
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
 from hpc_elastic.store.kv import open_round_store

@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from hpc_elastic.errors import RendezvousConnectionError, StoreError
-from hpc_elastic.rendezvous.dynamic.executor import RendezvousBackend, Token
+from hpc_elastic.rendezvous.dynamic_executor import RendezvousBackend, Token
 from hpc_elastic.rendezvous.parameters import RendezvousParameters
 from hpc_elastic.store.kv import open_round_store
 from hpc_elastic.store.kv.versions import encode_key, key_bytes

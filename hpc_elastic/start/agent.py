@@ -24,12 +24,11 @@ from hpc_elastic.node.agent import NodeAgent
 from hpc_elastic.node.listeners.telemetry_hooks import Services, Surroundings, TelemetryMaker, tell_nobody
 from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.outcome import Outcome
-from hpc_elastic.node.probe.probe import Probe
-from hpc_elastic.node.probe.probe import ProbedNode as ProbedPlace
-from hpc_elastic.node.probe.probe import ProbingAgent as ProbedAgent
-from hpc_elastic.node.setup.agent_log import AgentLog
+from hpc_elastic.node.probe import Probe
+from hpc_elastic.node.probe import ProbedNode as ProbedPlace
+from hpc_elastic.node.probe import ProbingAgent as ProbedAgent
+from hpc_elastic.node.setup.agent_log import AgentLog, LogMarks
 from hpc_elastic.node.setup.agent_setup import AgentParts
-from hpc_elastic.node.setup.log_marks import LogMarks
 from hpc_elastic.node.setup.notices import LaterNotices, NoNotices, Notices
 from hpc_elastic.node.spec import WorkerSpec
 from hpc_elastic.node.workers.local_group import Command
@@ -44,7 +43,7 @@ from hpc_elastic.start.scratch import is_kept, own_folder, scratch_directory
 from hpc_elastic.start.without_script import finish_in_its_place, record_takeover
 from hpc_elastic.store.mount import mount_at, safe_lease
 from hpc_elastic.store.plain_file import open_to_append
-from hpc_elastic.store.root import HeldRoot
+from hpc_elastic.store.trust import HeldRoot
 from hpc_elastic.text import for_shell, visible_lines
 from hpc_elastic.typed_json import whole_number
 

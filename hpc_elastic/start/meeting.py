@@ -18,7 +18,7 @@ from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.agent import NodeAgent
 from hpc_elastic.node.decision import RestartBudgets
 from hpc_elastic.node.loop import EventLoop
-from hpc_elastic.node.probe.rules import ProbeOptions
+from hpc_elastic.node.probe_rules import ProbeOptions
 from hpc_elastic.node.setup.agent_log import AgentLog
 from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
 from hpc_elastic.node.setup.hang_times import HangOptions
@@ -37,8 +37,8 @@ from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.run_jobs.may_start import is_own_script, refuse_running_elsewhere
 from hpc_elastic.store.kv import open_round_store
 from hpc_elastic.store.lock import ContentionLock
-from hpc_elastic.store.root import HeldRoot
 from hpc_elastic.store.shared_dir import SharedDirStore
+from hpc_elastic.store.trust import HeldRoot
 
 _MARKS_AT_ONCE = 1000
 _agents = itertools.count()

@@ -31,7 +31,7 @@ from hpc_elastic.record.array_task import epoch_now, start_of
 from hpc_elastic.record.checkpoint_files import CheckpointFacts
 from hpc_elastic.record.journal import Record
 from hpc_elastic.record.state import RunState, apply, fold
-from hpc_elastic.rendezvous.dynamic import state as dynamic_state
+from hpc_elastic.rendezvous import dynamic_rules as dynamic_state
 from hpc_elastic.report.timeline import ending_text, failure_text, timeline
 from hpc_elastic.slurm.client.deadlines import Site
 from hpc_elastic.slurm.run_jobs.run_files import StoredJob

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpu_check_lib.machine import alive, gpus, memory_used_mb, on_gpu, query, until
 from gpu_check_lib.run import TRAINING, CheckError, Run, all_of
-from hpc_elastic.node.probe.rules import MEMORY, NVIDIA_SMI, Measured, judge_gpus
+from hpc_elastic.node.probe_rules import MEMORY, NVIDIA_SMI, Measured, judge_gpus
 from hpc_elastic.processes.numa import AffinityMode, Machine, NumaOptions, cpus_of
 from hpc_elastic.processes.nvidia_smi import gpus_of
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.agent.server.exit_barrier import (
+from hpc_elastic.agent.server.api import (
     FOREIGN_SLICE_S,
     SLICE_S,
     ExitBarrier,

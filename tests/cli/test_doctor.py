@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic import __version__
-from hpc_elastic.cli.commands.site.doctor import DoctorGroup, _directory, group_of
-from hpc_elastic.cli.commands.site.doctor_checks import (
+from hpc_elastic.cli.commands.site.doctor import (
+    DoctorGroup,
+    _directory,
     gain_findings,
     gpu_findings,
+    group_of,
     package_finding,
     slurm_findings,
 )

@@ -11,7 +11,7 @@ import pytest
 
 from hpc_elastic.cli.main import main
 from hpc_elastic.cli.run.flags import parser
-from hpc_elastic.cli.run.work import preload_of
+from hpc_elastic.cli.run.options import preload_of
 from hpc_elastic.errors import InputError
 from hpc_elastic.processes.linux import all_processes
 from hpc_elastic.slurm.job.job_file import JobFile, build_spec

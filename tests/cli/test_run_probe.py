@@ -7,7 +7,7 @@ import pytest
 from hpc_elastic.cli.run.flags import parser
 from hpc_elastic.cli.run.options import probe_of
 from hpc_elastic.errors import InputError
-from hpc_elastic.node.probe.rules import ProbeOptions
+from hpc_elastic.node.probe_rules import ProbeOptions
 from hpc_elastic.settings.of_commands import RUN
 from hpc_elastic.settings.setting import check_values
 

@@ -11,7 +11,7 @@ import pytest
 
 from hpc_elastic.cli.run import values as run_values
 from hpc_elastic.cli.run.flags import parser
-from hpc_elastic.cli.run.work import logs_of, prefix_of, work_of
+from hpc_elastic.cli.run.options import logs_of, prefix_of, work_of
 from hpc_elastic.errors import InputError
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs
 from hpc_elastic.multiprocessing.std import Std

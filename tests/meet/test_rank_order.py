@@ -14,8 +14,8 @@ from hpc_elastic.meet.rules import (
     Wait,
     Waited,
     join,
+    seats,
 )
-from hpc_elastic.meet.seating import seats
 from hpc_elastic.record.journal import SizeWanted
 from tests.meet.build import NODES, after, crash, formed, joining, loss, node_id, roster, seen, start
 

@@ -10,7 +10,7 @@ import pytest
 
 from hpc_elastic.account.log_marks import MOST_BYTES, marks_backwards
 from hpc_elastic.cli import app
-from hpc_elastic.node.setup.log_marks import LogMarks
+from hpc_elastic.node.setup.agent_log import LogMarks
 from hpc_elastic.record.journal import RoundEnded
 from hpc_elastic.testing.clock import FakeClock
 from tests.node.agents import QUICK, MakeAgents

@@ -13,8 +13,8 @@ import pytest
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.node.loop import EventLoop
-from hpc_elastic.node.probe.probe import Probe, ProbedNode, ProbingAgent, count_files, measure, run_program
-from hpc_elastic.node.probe.rules import ProbeOptions, judge
+from hpc_elastic.node.probe import Probe, ProbedNode, ProbingAgent, count_files, measure, run_program
+from hpc_elastic.node.probe_rules import ProbeOptions, judge
 from hpc_elastic.record.journal import Cause, Drained, NodeUnfit, RoundEnded
 from hpc_elastic.record.state import RunState
 from hpc_elastic.store.node_events import Fault

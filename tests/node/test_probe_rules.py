@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.node.probe.rules import (
+from hpc_elastic.node.probe_rules import (
     GIB,
     Disk,
     Measured,

@@ -18,11 +18,10 @@ from hpc_elastic.ids import Env
 from hpc_elastic.node.hangs import look as hang_verdict
 from hpc_elastic.node.hangs.groups import RankLook, frames_of, main_stack
 from hpc_elastic.node.hangs.hangs import read_lengths, write_lengths
-from hpc_elastic.node.hangs.look import Look, LookPlace, Subject, read_looks
+from hpc_elastic.node.hangs.look import Look, LookPlace, StackRequest, Stacks, Subject, read_looks
 from hpc_elastic.node.hangs.watch import Sign
 from hpc_elastic.node.setup.hang_times import Length
 from hpc_elastic.node.workers import process_facts
-from hpc_elastic.node.workers.stacks import StackRequest, Stacks
 from hpc_elastic.processes.control_group import Memory
 from hpc_elastic.testing.waiting import wait_until
 from hpc_elastic.worker.channel import Channel

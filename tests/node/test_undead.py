@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.node.ending import WorkersEnding, stuck_of
+from hpc_elastic.node.node_workers import WorkersEnding, stuck_of
 from hpc_elastic.node.workers.process_facts import facts_of
 from hpc_elastic.testing.waiting import wait_until
 

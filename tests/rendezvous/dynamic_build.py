@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from hpc_elastic.rendezvous.dynamic.rules import Quorum, StateView, TimeLimits
-from hpc_elastic.rendezvous.dynamic.state import DynamicState, NodeDesc, NodePlace
+from hpc_elastic.rendezvous.dynamic_rules import (
+    DynamicState,
+    NodeDesc,
+    NodePlace,
+    Quorum,
+    StateView,
+    TimeLimits,
+)
 
 LIMITS = TimeLimits(min_nodes=2, max_nodes=3, last_call=30.0, interval=5.0, lease=15.0)
 FOREVER = 1e9

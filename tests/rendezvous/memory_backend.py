@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from hpc_elastic.rendezvous.dynamic.executor import RendezvousBackend, Token
+from hpc_elastic.rendezvous.dynamic_executor import RendezvousBackend, Token
 
 
 class MemoryRendezvousBackend(RendezvousBackend):

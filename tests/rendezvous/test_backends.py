@@ -13,7 +13,7 @@ from hpc_elastic.errors import RendezvousConnectionError, RendezvousStateError, 
 from hpc_elastic.rendezvous import RendezvousParameters
 from hpc_elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from hpc_elastic.rendezvous.c10d_rendezvous_backend import create_backend as create_c10d_backend
-from hpc_elastic.rendezvous.dynamic.executor import RendezvousBackend
+from hpc_elastic.rendezvous.dynamic_executor import RendezvousBackend
 from hpc_elastic.rendezvous.shared_fs_backend import (
     KEPT_STATES,
     SharedFsRendezvousBackend,

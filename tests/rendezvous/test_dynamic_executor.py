@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.errors import RendezvousTimeoutError
+from hpc_elastic.rendezvous import dynamic_rules
 from hpc_elastic.rendezvous.contact import ContactTurn
-from hpc_elastic.rendezvous.dynamic import rules
-from hpc_elastic.rendezvous.dynamic.executor import Executor, StateHolder, Token
-from hpc_elastic.rendezvous.dynamic.rules import NodeAction
-from hpc_elastic.rendezvous.dynamic.state import NodeDesc
+from hpc_elastic.rendezvous.dynamic_executor import Executor, StateHolder, Token
+from hpc_elastic.rendezvous.dynamic_rules import NodeAction, NodeDesc
 from hpc_elastic.testing.clock import FakeClock
 from tests.rendezvous.dynamic_build import LIMITS, N1, N2, N3
 from tests.rendezvous.memory_backend import MemoryRendezvousBackend
@@ -22,13 +21,13 @@ class _Node:
         self.clock = FakeClock(10_000.0 + offset_s)
         self.holder = StateHolder(backend, me, LIMITS, self.clock)
 
-    def step(self, operation: rules.Operation) -> NodeAction:
+    def step(self, operation: dynamic_rules.Operation) -> NodeAction:
         """Look, and take one action."""
         self.holder.read()
         view = self.holder.view()
-        action = operation(view, rules.ROLLBACK_S * 1e6)
-        if action in rules._APPLY:
-            assert self.holder.write(rules.apply(action, view))
+        action = operation(view, dynamic_rules.ROLLBACK_S * 1e6)
+        if action in dynamic_rules._APPLY:
+            assert self.holder.write(dynamic_rules.apply(action, view))
         return action
 
     @property
@@ -42,8 +41,8 @@ def _three(offset_s: float = 0.0) -> list[_Node]:
     backend = MemoryRendezvousBackend()
     nodes = [_Node(backend, N1), _Node(backend, N2, offset_s), _Node(backend, N3)]
     for node in nodes:
-        assert NodeAction.ADD_TO_PARTICIPANTS is node.step(rules.join)
-    assert [NodeAction.FINISH] * 3 == [node.step(rules.join) for node in nodes]
+        assert NodeAction.ADD_TO_PARTICIPANTS is node.step(dynamic_rules.join)
+    assert [NodeAction.FINISH] * 3 == [node.step(dynamic_rules.join) for node in nodes]
     return nodes
 
 
@@ -58,13 +57,13 @@ def test_clocks_are_not_compared(offset_s: float) -> None:
     nodes = _three(offset_s)
     for _ in range(50):
         _pass(nodes, LIMITS.interval)
-        assert [NodeAction.KEEP_ALIVE] * 3 == [node.step(rules.keep_alive) for node in nodes]
+        assert [NodeAction.KEEP_ALIVE] * 3 == [node.step(dynamic_rules.keep_alive) for node in nodes]
         assert [[N1, N2, N3]] * 3 == [node.members for node in nodes]
     last_beat = nodes[0].clock.monotonic()
     while len(nodes[0].members) == 3:
         _pass(nodes, LIMITS.interval)
         for node in (nodes[0], nodes[2]):
-            node.step(rules.keep_alive)
+            node.step(dynamic_rules.keep_alive)
     assert LIMITS.lease <= nodes[0].clock.monotonic() - last_beat <= LIMITS.lease + LIMITS.interval
     assert (N2,) == nodes[2].holder.read().lost
 
@@ -76,28 +75,28 @@ def test_who_was_blind_gives_nobody_up() -> None:
     assert [N1, N2, N3] == nodes[0].members
     for _ in range(3):
         _pass(nodes, LIMITS.interval)
-        nodes[0].step(rules.keep_alive)
+        nodes[0].step(dynamic_rules.keep_alive)
     assert [N1] == nodes[0].members
 
 
 def test_who_was_given_up_does_not_beat() -> None:
     """A node that the others have taken out does not put itself back behind their backs."""
     nodes = _three()
-    assert nodes[0].holder.write(rules.without(nodes[0].holder.read(), {N2}))
+    assert nodes[0].holder.write(dynamic_rules.without(nodes[0].holder.read(), {N2}))
     _pass(nodes, LIMITS.interval)
-    assert NodeAction.FINISH is nodes[1].step(rules.keep_alive)
-    assert 1 == rules.nodes_waiting(nodes[1].holder.read(), N2, 0)
+    assert NodeAction.FINISH is nodes[1].step(dynamic_rules.keep_alive)
+    assert 1 == dynamic_rules.nodes_waiting(nodes[1].holder.read(), N2, 0)
 
 
 def test_the_first_to_write_wins() -> None:
     """A node that was overtaken takes the others' state and chooses again."""
     nodes = _three()
     nodes[1].holder.read()
-    states = [rules.apply(NodeAction.KEEP_ALIVE, node.holder.view()) for node in nodes[:2]]
+    states = [dynamic_rules.apply(NodeAction.KEEP_ALIVE, node.holder.view()) for node in nodes[:2]]
     assert nodes[0].holder.write(states[0])
     assert not nodes[1].holder.write(states[1])
     assert states[0] == nodes[1].holder.state
-    assert NodeAction.FINISH is nodes[1].step(rules.join)
+    assert NodeAction.FINISH is nodes[1].step(dynamic_rules.join)
 
 
 class _ForgetfulBackend(MemoryRendezvousBackend):
@@ -112,10 +111,10 @@ class _ForgetfulBackend(MemoryRendezvousBackend):
 def test_a_state_that_vanished_is_an_empty_one() -> None:
     """After the loss of its state a rendezvous begins anew."""
     node = _Node(_ForgetfulBackend(), N1)
-    assert node.holder.write(rules.apply(NodeAction.ADD_TO_PARTICIPANTS, node.holder.view()))
-    assert not node.holder.write(rules.apply(NodeAction.KEEP_ALIVE, node.holder.view()))
+    assert node.holder.write(dynamic_rules.apply(NodeAction.ADD_TO_PARTICIPANTS, node.holder.view()))
+    assert not node.holder.write(dynamic_rules.apply(NodeAction.KEEP_ALIVE, node.holder.view()))
     assert {} == node.holder.state.participants
-    assert node.holder.write(rules.apply(NodeAction.ADD_TO_PARTICIPANTS, node.holder.view()))
+    assert node.holder.write(dynamic_rules.apply(NodeAction.ADD_TO_PARTICIPANTS, node.holder.view()))
 
 
 class _BusyBackend(MemoryRendezvousBackend):
@@ -146,5 +145,5 @@ def test_nobody_tries_for_ever() -> None:
     turn = ContactTurn(node.clock, _ClockSleeper(node.clock))
     began = node.clock.monotonic()
     with turn.taken(), pytest.raises(RendezvousTimeoutError, match="within 60 s: 1 of 2 nodes are there"):
-        Executor("r", node.holder, turn).run(rules.join, 60.0)
-    assert 60.0 <= node.clock.monotonic() - began <= 60.0 + rules.ROLLBACK_S + 1
+        Executor("r", node.holder, turn).run(dynamic_rules.join, 60.0)
+    assert 60.0 <= node.clock.monotonic() - began <= 60.0 + dynamic_rules.ROLLBACK_S + 1

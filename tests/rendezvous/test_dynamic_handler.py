@@ -19,9 +19,7 @@ from hpc_elastic.errors import (
     RendezvousTimeoutError,
 )
 from hpc_elastic.rendezvous import RendezvousParameters
-from hpc_elastic.rendezvous.dynamic.executor import RendezvousBackend, Token
-from hpc_elastic.rendezvous.dynamic.rules import without
-from hpc_elastic.rendezvous.dynamic.state import NodeDesc
+from hpc_elastic.rendezvous.dynamic_executor import RendezvousBackend, Token
 from hpc_elastic.rendezvous.dynamic_rendezvous import (
     DynamicRendezvousHandler,
     RendezvousSettings,
@@ -30,6 +28,7 @@ from hpc_elastic.rendezvous.dynamic_rendezvous import (
     create_handler,
     get_method_name,
 )
+from hpc_elastic.rendezvous.dynamic_rules import NodeDesc, without
 from hpc_elastic.rendezvous.shared_fs_backend import SharedFsRendezvousBackend
 from hpc_elastic.store.shared_dir import SharedDirStore
 from hpc_elastic.testing.waiting import wait_until

@@ -6,10 +6,9 @@ import random
 
 import pytest
 
-from hpc_elastic.rendezvous.dynamic import rules
-from hpc_elastic.rendezvous.dynamic.executor import StateHolder
-from hpc_elastic.rendezvous.dynamic.rules import NodeAction, TimeLimits
-from hpc_elastic.rendezvous.dynamic.state import DynamicState
+from hpc_elastic.rendezvous import dynamic_rules
+from hpc_elastic.rendezvous.dynamic_executor import StateHolder
+from hpc_elastic.rendezvous.dynamic_rules import DynamicState, NodeAction, TimeLimits
 from hpc_elastic.testing.clock import FakeClock
 from tests.rendezvous.dynamic_build import FOREVER, node
 from tests.rendezvous.memory_backend import MemoryRendezvousBackend
@@ -30,7 +29,7 @@ class _SimNode:
         self.holder = StateHolder(backend, node(name), LIMITS, clock)
         self.places: dict[int, tuple[int, int, str]] = {}  # round: rank, size, master
         self.joined: int | None = None
-        self.operation: rules.Operation = rules.join
+        self.operation: dynamic_rules.Operation = dynamic_rules.join
         self.paused_until = 0.0
         self._chosen: DynamicState | None = None
 
@@ -41,21 +40,21 @@ class _SimNode:
             self._chosen = None
             return
         state = self.holder.read()
-        if self.joined is not None and rules.nodes_waiting(state, self.holder.me, self.joined):
+        if self.joined is not None and dynamic_rules.nodes_waiting(state, self.holder.me, self.joined):
             self.joined = None
-            self.operation = rules.exit_round
+            self.operation = dynamic_rules.exit_round
         view = self.holder.view(port=1)
         action = self.operation(view, FOREVER)
-        if action in rules._APPLY:
-            self._chosen = rules.apply(action, view)
+        if action in dynamic_rules._APPLY:
+            self._chosen = dynamic_rules.apply(action, view)
         elif action is NodeAction.FINISH:
             self._finish(state)
 
     def _finish(self, state: DynamicState) -> None:
-        if self.operation is rules.exit_round:
-            self.operation = rules.join
-        elif self.operation is rules.join:
-            self.operation = rules.keep_alive
+        if self.operation is dynamic_rules.exit_round:
+            self.operation = dynamic_rules.join
+        elif self.operation is dynamic_rules.join:
+            self.operation = dynamic_rules.keep_alive
             self.joined = state.round
             rank = state.participants[self.holder.me].rank
             self.places[state.round] = rank, len(state.members), state.master_addr

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.errors import RendezvousStateError
-from hpc_elastic.rendezvous.dynamic import rules
-from hpc_elastic.rendezvous.dynamic.state import (
+from hpc_elastic.rendezvous import dynamic_rules
+from hpc_elastic.rendezvous.dynamic_rules import (
     DynamicState,
     NodeDesc,
     NodePlace,
@@ -93,7 +93,7 @@ def test_equal_states_have_equal_bytes() -> None:
     one = beside(running(N1, N2), waiting=(N3, N4))
     other = beside(running(N1, N2), waiting=(N4, N3))
     assert encode(one) == encode(other)
-    assert encode(one) != encode(rules.without(one, {N4}))
+    assert encode(one) != encode(dynamic_rules.without(one, {N4}))
 
 
 def test_nobody_is_lost_before_a_round_runs() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpc_elastic.rendezvous.dynamic.executor import Token
+from hpc_elastic.rendezvous.dynamic_executor import Token
 from hpc_elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousBackend
 from hpc_elastic.store.kv.store import KeyValueStore
 from hpc_elastic.store.memory import MemoryStore

@@ -18,7 +18,7 @@ from hpc_elastic.cli.run.options import budgets_of, drain_times_of, hang_options
 from hpc_elastic.errors import InputError
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.node.decision import RestartBudgets as AgentBudgets
-from hpc_elastic.node.probe.rules import ProbeOptions
+from hpc_elastic.node.probe_rules import ProbeOptions
 from hpc_elastic.node.setup.agent_setup import AgentTimes
 from hpc_elastic.node.setup.hang_times import HangOptions
 from hpc_elastic.node.stop_rules import DrainTimes

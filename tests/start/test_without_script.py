@@ -25,7 +25,7 @@ from hpc_elastic.slurm.end import batch_host
 from hpc_elastic.start import without_script
 from hpc_elastic.start.without_script import finish_in_its_place, place_before_a_round, record_takeover
 from hpc_elastic.store.memory import MemoryStore
-from hpc_elastic.store.root import HeldRoot
+from hpc_elastic.store.trust import HeldRoot
 from hpc_elastic.testing.clock import FakeClock
 from tests.meet.build import E0, formed, loss, start
 from tests.meet.one_node import SETTINGS, MakeNode, node_maker

@@ -211,7 +211,7 @@ _LOGS = CommandRow(
     "A line of a worker begins with its round and rank, that of an agent with time and node.",
 )
 _SCALE = CommandRow(
-    "ending.scale",
+    "ending.stop",
     _LOOK_AFTER,
     "Change how many nodes a running run uses.",
     (_RUN,),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import TakenOverError
-from hpc_elastic.store.root import HeldRoot, require_same, run_id_in
+from hpc_elastic.store.trust import HeldRoot, require_same, run_id_in
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")

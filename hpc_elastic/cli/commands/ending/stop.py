@@ -1,4 +1,4 @@
-"""``hpc-elastic stop`` and ``cancel``: end a run, with and without saving."""
+"""``hpc-elastic stop``, ``cancel`` and ``scale``: end a run, with and without saving; change its size."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hpc_elastic.report.timeline import span_text
 from hpc_elastic.settings.table import in_force
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.operate.end_run import EndRun
+from hpc_elastic.slurm.operate.scale import scale as change_size
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, read_run
 from hpc_elastic.text import for_shell
 
@@ -62,3 +63,10 @@ def hand_out_status(paths: RunPaths) -> int:
 
     hand_out(status_document(paths))
     return 0
+
+
+def scale(run: str, nodes: int, *, keep_spares: bool = False, json: bool = False) -> int:
+    """Change how many nodes a running run uses."""
+    paths = find_one_run(run)
+    change_size(paths, nodes, say_aside if json else say, slurm=Slurm(), keep_spares=keep_spares)
+    return hand_out_status(paths) if json else 0

@@ -3,25 +3,52 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
+import shutil
+import subprocess  # noqa: TID251 - asks the driver of the GPUs
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from importlib.machinery import PathFinder
 
+from hpc_elastic import __version__
 from hpc_elastic.cli.say import hand_out, say, say_in_colour
-from hpc_elastic.clock import SystemClock
-from hpc_elastic.errors import InputError, SlurmNotFoundError
+from hpc_elastic.clock import Clock, SystemClock
+from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.named_tuple import NamedTuple
+from hpc_elastic.node.workers.worker_env import RunEnv, worker_env
+from hpc_elastic.processes import nvidia_smi
+from hpc_elastic.processes.linux import adopt_orphans, adopts_orphans
+from hpc_elastic.processes.preload.preloader import Preloaded, Preloader, PreloadPhase
+from hpc_elastic.processes.preload.rules import AUTO, names_of
+from hpc_elastic.processes.process import ChildProcess, ProcessSpec, spawn
+from hpc_elastic.record.journal import Epoch, Member, RoundFormed
+from hpc_elastic.slurm.client import answers, parse
+from hpc_elastic.slurm.client.commands import Slurm, hint_for, is_unreachable, unreachable_hint
 from hpc_elastic.slurm.client.environment import SlurmEnv
+from hpc_elastic.store.check.findings import Finding, Level
 from hpc_elastic.text import line_for_shell
-
-if TYPE_CHECKING:
-    from hpc_elastic.store.check.findings import Finding
 
 _COLOURS = {"ok": None, "info": None, "warning": "yellow", "PROBLEM": "red"}
 _STEP_MINUTES = 10  # far more than the waits for silent nodes
 _STEP = "HPC_ELASTIC_DOCTOR_STEP"  # set where srun was started by `doctor --nodes`
 _FOUND = 3  # exit code of nodes with problems there; srun's own failures end with 1
+DISTRIBUTION = "hpc-elastic"
+CONTROLLER = "slurm controller"
+_COMMANDS = ("sbatch", "srun", "squeue", "scontrol", "scancel")
+_SLOW_S = 5.0
+_PRELOAD = "preload"
+_LARGE = ("torch", "tensorflow", "jax", "lightning", "transformers")  # names of packages and of modules
+_POLL_S = 0.02
+_IMPORTS_S = 600.0
+_PORT = 29_500  # no worker connects to it
+_GPUS = nvidia_smi.question("name", "driver_version")
+_DRIVER_S = 20.0  # for its answer
+_REQUIREMENT = re.compile(r"([\w.-]+)[^;]*?>=([\d.]+)")
 
 
 class DoctorGroup(NamedTuple):
@@ -64,14 +91,11 @@ def doctor(
 
 def _preload(text: str) -> int:
     """Preload modules here, and print the time that it saves."""
-    from hpc_elastic.cli.commands.site.doctor_checks import preload_findings  # noqa: PLC0415 - rare command
-
     return _print(preload_findings(text, SystemClock()))
 
 
 def _hand_out(path: str, preload: str | None) -> int:
     """Print the findings of this machine as a document; return the exit code."""
-    from hpc_elastic.cli.commands.site.doctor_checks import machine_findings, preload_findings  # noqa: PLC0415
     from hpc_elastic.report.explain.as_json import document  # noqa: PLC0415
     from hpc_elastic.slurm.client.commands import Slurm  # noqa: PLC0415
     from hpc_elastic.store.check.findings import Level, worst  # noqa: PLC0415
@@ -111,7 +135,6 @@ def group_of(environ: Mapping[str, str]) -> DoctorGroup | None:
 
 def _here(path: str, nodes: int | None, words: Sequence[str]) -> int:
     """Check this machine, then let Slurm start the same on several nodes if that is wanted."""
-    from hpc_elastic.cli.commands.site.doctor_checks import CONTROLLER, machine_findings  # noqa: PLC0415 - rare command
     from hpc_elastic.slurm.client.commands import Slurm  # noqa: PLC0415
     from hpc_elastic.store.check.findings import Level, verdict  # noqa: PLC0415
 
@@ -256,3 +279,302 @@ def _print(findings: Sequence[Finding]) -> int:
     for finding in findings:
         say_in_colour("\n".join(lines(finding, width)), _COLOURS[finding.level.value])
     return int(worst(findings) is Level.PROBLEM)
+
+
+def machine_findings(slurm: Slurm, clock: Clock) -> list[Finding]:
+    """Return the findings on this machine that need no directory."""
+    return [
+        Finding("python", f"{platform.python_version()} in {sys.executable}"),
+        Finding("hpc_elastic", __version__),
+        package_finding(_requirements()),
+        *gain_findings(),
+        *gpu_findings(),
+        *slurm_findings(slurm, clock),
+    ]
+
+
+def gain_findings(names: Sequence[str] = _LARGE) -> list[Finding]:
+    """Return which of some packages are installed whose import takes each worker seconds.
+
+    Args:
+        names: of the packages, which are those of their modules.
+    """
+    found = []
+    for name in names:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    if not found:
+        return []
+    name = found[0].partition(" ")[0]
+    gain = f"submit --preload auto saves imports; measure it here by doctor --preload {name}"
+    return [Finding(_PRELOAD, f"{', '.join(found)}: {gain}")]
+
+
+def gpu_findings() -> list[Finding]:
+    """Return the GPUs of this machine by the words of nvidia-smi; none where there is no such program."""
+    if shutil.which(_GPUS[0]) is None:
+        return []
+    try:
+        said = subprocess.run(
+            _GPUS, capture_output=True, text=True, errors="replace", timeout=_DRIVER_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [Finding("GPUs", str(error), Level.WARNING, "tell the admins: the driver needs a look")]
+    gpus = nvidia_smi.gpus_of(said.stdout, 2)
+    if said.returncode or not gpus:
+        value = nvidia_smi.failure_text(said.returncode, said.stderr + said.stdout)
+        return [Finding("GPUs", value, Level.WARNING, "fine on a login node; else tell the admins")]
+    kinds = Counter(", driver ".join(gpu.values) for gpu in gpus)
+    return [Finding("GPUs", "; ".join(f"{count} x {kind}" for kind, count in kinds.items()))]
+
+
+def _requirements() -> Iterator[tuple[str, str]]:
+    """Yield the name and the least version of each package that is needed always."""
+    try:
+        lines = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:  # run from a source tree
+        lines = []
+    for line in lines:
+        match = _REQUIREMENT.match(line)
+        if match and ";" not in line:
+            yield match[1], match[2]
+
+
+def package_finding(wanted: Iterator[tuple[str, str]]) -> Finding:
+    """Return which of some packages there are; those that are missing or too old are problems.
+
+    Args:
+        wanted: name and least version of each.
+    """
+    there, bad = [], []
+    for name, least in wanted:
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            bad.append(f"{name}>={least}")
+            continue
+        there.append(f"{name} {version}")
+        if _numbers(version) < _numbers(least):
+            bad.append(f"{name}>={least}")
+    value = ", ".join(sorted(there)) or "none"
+    if not bad:
+        return Finding("packages", value)
+    words = " ".join(f"'{each}'" for each in bad)
+    return Finding("packages", value, Level.PROBLEM, f"{sys.executable} -m pip install {words}")
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(word) for word in re.findall(r"\d+", version)]
+
+
+def slurm_findings(slurm: Slurm, clock: Clock) -> list[Finding]:
+    """Return which of Slurm's commands there are, and whether the controller answers."""
+    missing = [name for name in _COMMANDS if not slurm.has(name)]
+    if len(missing) == len(_COMMANDS):
+        fix = "log in to the cluster (module load slurm on some sites), or try a run with submit --local N"
+        return [Finding("slurm", "there is no Slurm on this machine", Level.WARNING, fix)]
+    present = [name for name in _COMMANDS if name not in missing]
+    commands = Finding("slurm commands", ", ".join(present))
+    if missing:
+        value = f"{', '.join(missing)} not on PATH"
+        commands = Finding("slurm commands", value, Level.PROBLEM, "install Slurm's client commands here")
+    controller = _controller(slurm, clock)
+    return (
+        [commands, controller]
+        if controller.level is Level.PROBLEM
+        else [commands, controller, *_release(slurm)]
+    )
+
+
+def _release(slurm: Slurm) -> list[Finding]:
+    """Return the known facts about the release of Slurm, and how often it requeues a job by itself."""
+    try:
+        release, config = parse.release(slurm.version()), answers.config(slurm.show_config())
+    except (SlurmNotFoundError, SlurmCommandError):
+        return []
+    if release is None:
+        return []
+    level = Level.WARNING if release < parse.TESTED[0] else Level.OK
+    fix = (
+        "use a newer Slurm, or try each drill before a long run: hpc-elastic drill"
+        if level is Level.WARNING
+        else ""
+    )
+    found = [
+        Finding("slurm release", f"{parse.release_text(release)}: {parse.tested_text(release)}", level, fix)
+    ]
+    found += _expedited(slurm, release, config)
+    most = parse.requeue_limit(release, config)
+    if most is None:
+        return found
+    value = (
+        f"MaxBatchRequeue {most}: Slurm itself requeues a preempted job whose script just ends within its "
+        f"grace time, and holds it after {most} times; a run requeues itself, which does not count"
+    )
+    return [*found, Finding("slurm requeues", value)]
+
+
+def _expedited(slurm: Slurm, release: tuple[int, int], config: Mapping[str, str]) -> list[Finding]:
+    """Return whether a run starts again at once after a requeue; nothing for a release without that."""
+    if release < parse.EXPEDITES:
+        return []
+    what = "expedited requeue"
+    if not parse.allows_expedited(config):
+        value = "not allowed here (enable_expedited_requeue): a requeued run waits for about two minutes"
+        return [Finding(what, value)]
+    try:
+        is_known = slurm.knows_expedited()
+    except (SlurmNotFoundError, SlurmCommandError):
+        return []
+    if not is_known:
+        value = "the site allows it, but sbatch here is older and does not know --requeue=expedite"
+        return [Finding(what, value, Level.WARNING, "install here the release of Slurm that slurmctld has")]
+    return [Finding(what, "allowed: a requeued run starts again at once (expedite = false: it waits)")]
+
+
+def _controller(slurm: Slurm, clock: Clock) -> Finding:
+    what = CONTROLLER
+    before = clock.monotonic()
+    try:
+        controllers, version = slurm.controllers(), slurm.version()
+    except SlurmNotFoundError as error:
+        return Finding(what, f"{error.command} is missing", Level.PROBLEM, "install Slurm's client commands")
+    except SlurmCommandError as error:
+        fix = (
+            hint_for(error)
+            if is_unreachable(error)
+            else "see the answer of scontrol ping; ask the administrators"
+        )
+        return Finding(what, _words_of(error), Level.PROBLEM, fix)
+    taken_s = clock.monotonic() - before
+    up = [name for name, is_up in controllers if is_up]
+    if not up:
+        down = "; ".join(f"slurmctld at {name} is DOWN" for name, _ in controllers) or "it is down"
+        return Finding(what, down, Level.PROBLEM, unreachable_hint("scontrol"))
+    value = f"{', '.join(up)} answers in {taken_s:.2f} s ({version})"
+    if taken_s > _SLOW_S:
+        return Finding(what, value, Level.WARNING, "it is busy: submit and requeue may take their time")
+    return Finding(what, value)
+
+
+def _words_of(error: SlurmCommandError) -> str:
+    """Return Slurm's words in one line: of all controllers where it names them, else its last ones."""
+    said = [line.strip() for line in error.stderr.splitlines() if line.strip()]
+    named = [line for line in said if line.startswith("Slurmctld(")]
+    failed = f"{error.argv[0]} failed with exit code {error.exit_code}"
+    return "; ".join(named) or (said[-1] if said else failed)
+
+
+def preload_findings(text: str, clock: Clock) -> list[Finding]:
+    """Return which modules can be preloaded, and how long a worker takes to import them, without it and with.
+
+    Args:
+        text: names of modules, with commas or blanks between them.
+        clock: of this process.
+
+    Raises:
+        InputError: one of the names is none of a module.
+    """
+    modules, bad = names_of(text)
+    if AUTO in modules:
+        raise InputError(
+            f"{AUTO} is learned by the workers of a run",
+            where="--preload",
+            fix="name modules here: --preload torch",
+        )
+    if bad or not modules:
+        raise InputError(f"{bad!r} is no name of a module", where="--preload", fix="write --preload torch")
+    own = _own_variables()
+    environ = {name: value for name, value in os.environ.items() if name not in own}  # noqa: TID251 - of a worker
+    with tempfile.TemporaryDirectory() as scratch:
+        said: list[str] = []
+        argv = _importing(modules)
+        wanted = Preloaded(modules, argv, environ, os.getcwd(), scratch)
+        preloader = Preloader(wanted, clock, said.append)
+        out = os.path.join(scratch, "worker.out")
+        spec = ProcessSpec(argv, {**environ, **own}, out, out, os.getcwd())
+        had = adopts_orphans()
+        adopt_orphans()
+        try:
+            preloader.start()
+            gain = _gain(preloader, modules, spec, clock)
+            found = [
+                Finding(_PRELOAD, f"{name} {why}", Level.WARNING, _fix_of(name))
+                for name, why in preloader.blamed.items()
+            ]
+            if gain is not None:
+                return [*found, Finding(_PRELOAD, said[-1]), gain]
+            return found or [Finding(_PRELOAD, said[-1], Level.WARNING)]
+        finally:
+            preloader.close()
+            adopt_orphans(wanted=had)
+
+
+def _own_variables() -> dict[str, str]:
+    """Return the variables that each worker of a run has for itself."""
+    node = Member(_PRELOAD, "localhost", 1)
+    formed = RoundFormed(1, Epoch(0, 0, 0, 0), (node,), node.node, _PORT, None)
+    run = RunEnv(_PRELOAD, "", node.node, max_restarts=0)
+    return worker_env(formed, node.node_id, 0, run, restarts=0)
+
+
+def _fix_of(name: str) -> str:
+    """Return the remedy for a module that is not preloaded."""
+    if not _is_there(name):
+        return f"correct the name, or install it for {sys.executable}; your own are searched in {os.getcwd()}"
+    return "leave it out: workers import it themselves"
+
+
+def _is_there(name: str) -> bool:
+    """Tell whether a module has a file, without an import of its packages."""
+    places: Sequence[str] = (os.getcwd(), *sys.path)
+    parts = name.split(".")
+    for end in range(len(parts)):
+        spec = PathFinder.find_spec(".".join(parts[: end + 1]), places)
+        if spec is None:
+            return False
+        places = spec.submodule_search_locations or ()
+    return True
+
+
+def _importing(modules: Sequence[str]) -> tuple[str, ...]:
+    """Return the command of a worker that imports modules and ends."""
+    code = "\n".join(f"import {name}" for name in modules)
+    return (sys.executable, "-u", "-c", code)
+
+
+def _gain(preloader: Preloader, modules: Sequence[str], worker: ProcessSpec, clock: Clock) -> Finding | None:
+    """Return how long a worker takes, forked and not; None if no module can be preloaded.
+
+    A module that is to blame when the worker is forked is left out, and the others are imported anew.
+    """
+    until = clock.monotonic() + _IMPORTS_S
+    while True:
+        while preloader.is_importing() and clock.monotonic() < until:
+            clock.sleep(_POLL_S)
+        if preloader.phase is not PreloadPhase.READY:
+            return None
+        spec = worker._replace(argv=_importing([name for name in modules if name not in preloader.blamed]))
+        preloader.begin_round(1)
+        began_s = clock.monotonic()
+        forked = preloader.fork(spec)
+        if forked is not None:
+            break
+    _end_worker(forked, clock)
+    warm_s = clock.monotonic() - began_s
+    began_s = clock.monotonic()
+    _end_worker(spawn(spec), clock)
+    cold_s = clock.monotonic() - began_s
+    return Finding(
+        _PRELOAD, f"a worker imports them in {cold_s:.2f} s, a forked one has them in {warm_s:.2f} s"
+    )
+
+
+def _end_worker(worker: ChildProcess, clock: Clock) -> None:
+    until = clock.monotonic() + _IMPORTS_S
+    while worker.poll() is None and clock.monotonic() < until:
+        clock.sleep(_POLL_S / 10)
+    worker.signal_group(9)
+    worker.reap()

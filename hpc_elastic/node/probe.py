@@ -1,8 +1,4 @@
-"""The probe of a node before it joins a round: measures, runs programs, has `rules` judge, reports.
-
-The usual look takes a listing of the run directory, one of ``/dev`` where GPUs were promised, and two
-questions for free space; nothing is written and no program started.
-"""
+"""Whether a node is fit for work, tried before it joins."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.loop import EventLoop
-from hpc_elastic.node.probe.rules import (
+from hpc_elastic.node.probe_rules import (
     FULL,
     MEMORY,
     NVIDIA,

@@ -14,12 +14,22 @@ from hpc_elastic.errors import (
     RendezvousGracefulExitError,
     RendezvousTimeoutError,
 )
-from hpc_elastic.meet.rendezvous_events import Trail, Who
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.rendezvous.contact import ContactTurn, until_lease
-from hpc_elastic.rendezvous.dynamic import rules
-from hpc_elastic.rendezvous.dynamic.rules import NodeAction, Operation, Pulse, Quorum, StateView, TimeLimits
-from hpc_elastic.rendezvous.dynamic.state import DynamicState, NodeDesc, encode, names, parse
+from hpc_elastic.rendezvous import dynamic_rules
+from hpc_elastic.rendezvous.contact import ContactTurn, Trail, Who, until_lease
+from hpc_elastic.rendezvous.dynamic_rules import (
+    DynamicState,
+    NodeAction,
+    NodeDesc,
+    Operation,
+    Pulse,
+    Quorum,
+    StateView,
+    TimeLimits,
+    encode,
+    names,
+    parse,
+)
 
 _EXECUTOR = "dynamic_rendezvous.py:_DistributedRendezvousOpExecutor"  # so are torch's events named
 # torch's name for the place where a node takes a step, and its message there
@@ -130,14 +140,14 @@ class StateHolder:
         """Keep the state that was read; a node that could not read it for long judges no other node."""
         state = DynamicState() if data is None else parse(data, self._backend.name)
         now = self._clock.monotonic()
-        pulses = rules.observe(self._pulses, state.beats, now)
+        pulses = dynamic_rules.observe(self._pulses, state.beats, now)
         patience = max(self.limits.lease / 2, 1.5 * self.limits.interval)
         if began - self._looked_at > patience or now - began > patience:
-            pulses = rules.start_anew(pulses, now)
+            pulses = dynamic_rules.start_anew(pulses, now)
         self._pulses = pulses
         self._looked_at = now
-        self.state = rules.without(state, rules.dead(pulses, self.me, now, self.limits.lease))
-        self._quorum = rules.quorum_of(self.state, self.limits, self._quorum, now)
+        self.state = dynamic_rules.without(state, dynamic_rules.dead(pulses, self.me, now, self.limits.lease))
+        self._quorum = dynamic_rules.quorum_of(self.state, self.limits, self._quorum, now)
 
 
 class Deadline(NamedTuple):
@@ -208,7 +218,7 @@ class Executor:
                 looks += 1
                 insist(self._holder.read)
                 continue
-            after = rules.apply(action, view)
+            after = dynamic_rules.apply(action, view)
             record_step(self._trail, action, view.state, after)
             has_set = insist(partial(self._holder.write, after))
             record_sync(self._trail, has_set=has_set)

@@ -1,1 +1,0 @@
-"""Whether a node is fit for work, tried before it joins."""
