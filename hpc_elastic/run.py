@@ -161,7 +161,7 @@ def config_from_args(args: Namespace) -> "tuple[LaunchConfig, Callable[..., Any]
         work = run_work.work_of(args)
         logs = run_work.logs_specs_of(args, args.log_dir)
         numa = run_work.numa_of(args)
-        values.meanings("", "", args.signals_to_handle)
+        values.meanings((), (), args.signals_to_handle)
     config = LaunchConfig(
         min_nodes=low,
         max_nodes=high,
@@ -180,8 +180,8 @@ def config_from_args(args: Namespace) -> "tuple[LaunchConfig, Callable[..., Any]
         event_log_handler=args.event_log_handler,
         numa_options=numa,
         signals_to_handle=args.signals_to_handle,
-        duplicate_stdout_filters=args.duplicate_stdout_filters,
-        duplicate_stderr_filters=args.duplicate_stderr_filters,
+        duplicate_stdout_filters=list(args.duplicate_stdout_filters),
+        duplicate_stderr_filters=list(args.duplicate_stderr_filters),
         virtual_local_rank=args.virtual_local_rank,
         shutdown_timeout=args.shutdown_timeout,
     )

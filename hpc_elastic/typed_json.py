@@ -18,7 +18,6 @@ import marshal
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from enum import Enum
 from functools import lru_cache
 from types import UnionType
@@ -44,7 +43,6 @@ __all__ = [
     "checksum_of",
     "counts",
     "decode",
-    "fitting",
     "parse",
     "parse_object",
     "read",
@@ -113,21 +111,6 @@ def decode(kind: type[_T], value: object) -> _T:
 def read(kind: type[_T], data: bytes) -> _T:
     """Return the record in a JSON text; see `parse_object` and `decode`."""
     return decode(kind, parse_object(data))
-
-
-def fitting(kinds: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a JSON object that are of their types, as they are; the others are left out.
-
-    Args:
-        kinds: the types, by the names of the fields; a field without one may be anything.
-        fields: as `parse_object` returns them.
-    """
-    found = {}
-    for name, value in fields.items():
-        with suppress(_MismatchError):
-            _check_of(kinds.get(name, Any))(value)
-            found[name] = value
-    return found
 
 
 @lru_cache(maxsize=256)

@@ -49,7 +49,6 @@ HEAVY = {
     "multiprocessing",
     "numpy",
     "psutil",
-    "pydantic",
     "rich",
     "submitit",
     "torch",

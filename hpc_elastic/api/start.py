@@ -110,7 +110,7 @@ def _spec(work: Work, fields: dict[str, Any], local: int | None) -> JobSpec:
     """Return the job, with the arguments of the caller laid over it."""
     here: dict[str, Any] = {} if local is None else {"nodes": str(local), "allow_local_run_dir": True}
     if isinstance(work, JobSpec):
-        return JobSpec(**{**here, **work.model_dump(exclude_unset=True), **fields})
+        return JobSpec(**{**here, **work.given, **fields})
     if callable(work):
         _refuse_program(fields)
         return JobSpec(**{"name": function.name_of(work), **here, **fields, "module": function.MODULE})

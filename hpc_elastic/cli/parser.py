@@ -15,112 +15,41 @@ from hpc_elastic.argparse_util import check_env, env, value_of, variable_of
 from hpc_elastic.cli.arguments import ARGUMENTS, OPTIONS_HEADING, PROGRAM, CommandRow, Option, Word
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.settings.setting import (
-    BUDGET,
-    COUNT,
-    INTERVAL,
-    LINES,
-    LONGEST_S,
-    MOST,
-    NAMES,
-    NUMBER,
-    OPTIONS,
-    SECONDS,
-    SWITCH,
-    TEXTS,
-    VARIABLES,
-    Bounds,
-    Setting,
-    ValueKind,
-    flags_of,
-)
+from hpc_elastic.settings.setting import LINES, NAMES, SWITCH, TABLES, Setting, ValueKind, flags_of
+from hpc_elastic.settings.values import BadValueError
 from hpc_elastic.text import visible_lines
 
-REPEATED: Final = (OPTIONS, VARIABLES, NAMES, LINES)
-_COMMA: Final = "\0"  # stands for a comma that was written twice
-_MOST_DIGITS = 100
-_MOST_SHOWN = 60
+REPEATED: Final = (*TABLES, NAMES, LINES)
 
 
-def whole(text: str) -> int:
-    """Return the whole number that is the value of a flag.
+class _BadFlagError(argparse.ArgumentTypeError):
+    """A value that a flag does not take; knows a better one."""
 
-    Raises:
-        argparse.ArgumentTypeError: it is none, or too large to mean anything.
-    """
-    try:
-        number = int(text) if len(text) <= _MOST_DIGITS else None
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{_cut(text)!r} is not a whole number") from None
-    if number is None or abs(number) > MOST:
-        raise argparse.ArgumentTypeError(f"{_cut(text)!r} is no whole number up to {MOST}")
-    return number
+    def __init__(self, error: BadValueError) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
-def seconds(text: str) -> float:
-    """Return the seconds that are the value of a flag, ``90`` or ``2m``; infinitely many are for it to judge.
-
-    Raises:
-        argparse.ArgumentTypeError: it is no number and no duration, or longer than 30 years.
-    """
-    try:
-        number = float(text)
-    except ValueError:
-        number = _duration_s(text)
-    is_infinite = text.strip().lstrip("+-").isalpha()
-    if abs(number) > LONGEST_S and not is_infinite:
-        raise argparse.ArgumentTypeError(f"{_cut(text)!r} is more than {LONGEST_S:g} seconds")
-    return number
-
-
-def _duration_s(text: str) -> float:
-    from hpc_elastic.slurm.job.values import BadValueError, parse_duration_s  # noqa: PLC0415 - rare
-
-    try:
-        return parse_duration_s(text)
-    except BadValueError:
-        raise argparse.ArgumentTypeError(f"{_cut(text)!r} is not a number of seconds") from None
-
-
-def comma_list(text: str) -> list[str]:
-    """Return the texts of a list joined by commas, in which ``,,`` is a comma of a text."""
-    parts = text.replace(",,", _COMMA).split(",")
-    return [part.replace(_COMMA, ",") for part in parts if part]
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
-
-
-class WholeNumber:
-    """Reads whole numbers within bounds.
+class FlagValue:
+    """Reads the value of a flag.
 
     Args:
-        bounds: the numbers that are allowed.
+        kind: of the value.
     """
 
-    def __init__(self, bounds: Bounds) -> None:
-        self.bounds = bounds
+    def __init__(self, kind: ValueKind[Any]) -> None:
+        self.kind = kind
 
-    def __call__(self, text: str) -> int:
-        """Return the number.
+    def __call__(self, text: str) -> Any:
+        """Return the value.
 
         Raises:
-            argparse.ArgumentTypeError: it is none, or less than the least.
+            argparse.ArgumentTypeError: it cannot be read, or is not allowed.
         """
-        number = whole(text)
-        if self.bounds.least is not None and number < self.bounds.least:
-            raise argparse.ArgumentTypeError(f"{_cut(text)!r} is less than {self.bounds.least}")
-        return number
-
-
-_AGENTS_TYPES: dict[ValueKind[Any], Callable[[str], Any]] = {
-    BUDGET: whole,
-    NUMBER: whole,
-    SECONDS: seconds,
-    INTERVAL: seconds,
-    TEXTS: comma_list,
-}
+        try:
+            return self.kind.parse(text)
+        except BadValueError as error:
+            raise _BadFlagError(error) from None
 
 
 class Slip(NamedTuple):
@@ -291,13 +220,10 @@ class Parser(argparse.ArgumentParser):
         if action is None:
             self.error(f"{error.argument_name}: {error.message}" if error.argument_name else error.message)
         flag = max((name for name in names if "_" not in name), key=len, default=names[0])
-        kind = action.type
-        least = kind.bounds.least if isinstance(kind, WholeNumber) else None
-        is_number = kind is whole or isinstance(kind, WholeNumber)
-        example = f"{max(2, least or 0):g}" if is_number else "30" if kind is seconds else ""
-        takes_value = action.nargs is None and action.metavar is not None
-        fix = f"write {flag} {action.metavar}; see {self.prog} --help" if takes_value else ""
-        fix = f"give one number, for example {flag} {example}" if example else fix
+        value = error.__context__
+        fix = value.error.fix if isinstance(value, _BadFlagError) else ""
+        if not fix and action.nargs is None and action.metavar is not None:
+            fix = f"write {flag} {action.metavar}; see {self.prog} --help"
         self.error(f"{flag}: {error.message}{source_of(flag)}", fix)
 
 
@@ -330,8 +256,8 @@ class _OnOff(argparse.Action):
         setattr(namespace, self.dest, flag == self.option_strings[0])
 
 
-class _AddedNames(env):
-    """A flag with names, which may be repeated, as that of submit."""
+class _Added(env):
+    """A flag that may be repeated, as that of submit."""
 
     def __call__(
         self,
@@ -340,9 +266,10 @@ class _AddedNames(env):
         values: Any,
         _flag: str | None = None,
     ) -> None:
-        """Add the names to those given so far, which take the place of the default."""
+        """Add the names, or the entries of a table, to those given so far, which replace the default."""
         had = getattr(namespace, self.dest)
-        setattr(namespace, self.dest, values if had is self.default else f"{had},{values}")
+        more = values if had is self.default else had | values if isinstance(values, dict) else had + values
+        setattr(namespace, self.dest, more)
 
 
 def add_help(group: argparse._ArgumentGroup, text: str) -> None:
@@ -361,9 +288,9 @@ def add_agent_flags(group: argparse._ArgumentGroup, rows: Iterable[Setting]) -> 
         group.add_argument(
             *flag.names,
             dest=flag.dest,
-            action=_AddedNames if flag.kind is NAMES else env,
-            default=list(flag.default) if flag.kind is TEXTS else flag.default,
-            type=_AGENTS_TYPES.get(flag.kind, str),
+            action=_Added if flag.kind in REPEATED else env,
+            default=flag.default,
+            type=FlagValue(flag.kind),
             metavar=flag.metavar,
             help=flag.help,
         )
@@ -380,15 +307,10 @@ def add_finish_flags(group: argparse._ArgumentGroup, rows: Iterable[Setting]) ->
             *flag.names,
             required=flag.dest == "run_dir",
             default=flag.default,
-            type=whole if flag.kind in (BUDGET, COUNT, NUMBER) else _names if flag.kind is NAMES else str,
-            choices=flag.kind.choices or None,
+            type=FlagValue(flag.kind),
             metavar=flag.metavar,
             help=flag.help,
         )
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.replace(",", " ").split())
 
 
 def completion_script(shell: str) -> str:
@@ -436,10 +358,9 @@ def _add_option(group: argparse._ArgumentGroup, option: Option) -> None:
     elif option.kind is SWITCH:
         group.add_argument(*names, action="store_true", **words)
     else:
-        is_number = option.kind.bounds.least is not None or option.kind is NUMBER
         group.add_argument(
             *names,
-            type=WholeNumber(option.kind.bounds) if is_number else str,
+            type=FlagValue(option.kind),
             metavar=option.metavar or option.kind.metavar,
             required=option.is_needed,
             **words,

@@ -18,7 +18,6 @@ NEEDED: Final = (
     *("psutil", "filelock", "prometheus_client", "tomli"),
     *("submitit", "cloudpickle", "typing_extensions"),
     *("argcomplete", "jinja2", "markupsafe"),
-    *("pydantic", "pydantic_core", "annotated_types", "typing_inspection"),
 )
 """The top-level modules of this package and of all that it needs."""
 

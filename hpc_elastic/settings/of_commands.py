@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from hpc_elastic.ids import SHUTDOWN_S
 from hpc_elastic.settings.setting import (
+    ANY_PATH,
     BUDGET,
     NUMBER,
-    PATH,
+    RAW,
     SECONDS,
     SWITCH,
     TEXT,
@@ -87,7 +88,7 @@ class OfTorchrun:
         SWITCH, OFF, "LOCAL_RANK is 0 for all; each worker sees its GPU alone, as device 0", to=Agent()
     )
     log_dir = setting(
-        PATH, None, "Logs in DIR/<run>/attempt_<round>/<rank>", to=_FLAG,
+        ANY_PATH, None, "Logs in DIR/<run>/attempt_<round>/<rank>", to=_FLAG,
         written=Written(default="logs/ in the run directory"),
     )
     duplicate_stdout_filters = setting(TEXTS, (), _FILTERED.format("stdout"), to=Agent(()))
@@ -112,11 +113,11 @@ class BeyondTorchrun:
     """Settings that neither torchrun nor a job has."""
 
     run_dir = setting(
-        PATH, None, "The run directory, on a file system all nodes share", to=_FLAG,
+        ANY_PATH, None, "The run directory, on a file system all nodes share", to=_FLAG,
         written=Written(default="see below"),
     )
     log_line_prefix_template = setting(
-        TEXT, None, "Text before teed lines; knows ${rank}, ${local_rank}, ${role_name}, ${node}, "
+        RAW, None, "Text before teed lines; knows ${rank}, ${local_rank}, ${role_name}, ${node}, "
         "${hostname}", to=_FLAG,
         written=Written(default="TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else '[rank ${rank}] '"),
     )
@@ -161,7 +162,7 @@ RUN = (*(row for rows in OF_TORCHRUN.values() for row in rows), *OWN)
 class FinishSettings:
     """The arguments of ``finish`` in a job script beside the settings of the job."""
 
-    run_dir = setting(PATH, None, "Run directory", to=FinishFlag())
+    run_dir = setting(ANY_PATH, None, "Run directory", to=FinishFlag())
     srun_exit_code = setting(NUMBER, 0, "Exit code of srun", to=FinishFlag(), written=Written(metavar="RC"))
     relaunch = setting(
         NUMBER, 0, "How often srun was started again", to=FinishFlag(), written=Written(metavar="K")
@@ -177,15 +178,15 @@ class FinishSettings:
         BUDGET, 3, "How often srun may be started again in one start of the job", to=FinishFlag()
     )
     job_info = setting(
-        TEXT,
+        RAW,
         None,
         "Output of scontrol show job -o, where finish has no Slurm commands; it then ends with 81 for "
         "scontrol requeue and with 82 for scontrol requeuehold",
         to=FinishFlag(),
     )
-    launch_failure = setting(TEXT, "", "The line of the job script that failed before srun", to=FinishFlag())
+    launch_failure = setting(RAW, "", "The line of the job script that failed before srun", to=FinishFlag())
     launch_failure_in = setting(
-        TEXT, "", "The part of the script that the line belongs to, such as setup", to=FinishFlag()
+        RAW, "", "The part of the script that the line belongs to, such as setup", to=FinishFlag()
     )
     launch_failure_code = setting(NUMBER, None, "Exit code of that line", to=FinishFlag())
 

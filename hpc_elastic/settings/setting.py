@@ -1,7 +1,7 @@
 """A setting: one row of a table. Pure.
 
 A row is the value of a class attribute. A type checker takes it for a value of the setting: so it knows the
-fields of all that is made from the class, and an agent reads the row without pydantic.
+fields of all that is made from the class.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar, cast, overload
 
-from hpc_elastic.errors import InputError
 from hpc_elastic.named_tuple import NamedTuple
+from hpc_elastic.settings import values
+from hpc_elastic.settings.values import BadValueError
 
 T = TypeVar("T")
-MOST = 10**12  # of anything that is counted
-LONGEST_S = 1e9  # 31 years: no process everywhere can wait for longer
 
 
 class Bounds(NamedTuple):
@@ -37,36 +36,70 @@ POSITIVE = Bounds(0, is_least_allowed=False)
 
 
 class ValueKind(Generic[T]):
-    """How the values of a setting are written.
+    """The values of a setting: how they are written, read, checked and handed on.
 
     Args:
         says: the values, for people.
         metavar: stands for a value in help.
-        of_agent: the same for the flag of an agent, where it is written otherwise: in seconds alone.
+        read: returns a value as it is used for one as it was written; raises `BadValueError`.
+        of_agent: the word in the help of an agent, where times are in seconds.
         bounds: of a number.
+        write: returns a value as the text of a flag.
+
+    Attributes:
         choices: the only words that are allowed; empty for any.
     """
 
-    __slots__ = ("bounds", "choices", "metavar", "of_agent", "says")
+    __slots__ = ("bounds", "choices", "metavar", "of_agent", "read", "says", "write")
 
     def __init__(
         self,
         says: str,
         metavar: str,
+        read: Callable[[object], T],
         of_agent: str = "",
         bounds: Bounds = ANY,
-        choices: tuple[str, ...] = (),
+        write: Callable[[Any], str] = str,
     ) -> None:
         self.says = says
         self.metavar = metavar
+        self.read = read
         self.of_agent = of_agent or metavar
         self.bounds = bounds
-        self.choices = choices
+        self.choices: tuple[str, ...] = ()
+        self.write = write
+
+    def parse(self, written: object) -> T:
+        """Return a value as it is used for one as people write it, or as it was stored.
+
+        Raises:
+            BadValueError: it cannot be read, or is not allowed.
+        """
+        value = self.read(written)
+        if self.choices and value not in self.choices:
+            *first, last = map(repr, self.choices)
+            fix = f"write {', '.join(first)} or {last}" if first else f"write {last}"
+            raise BadValueError(f"{values.shown(written)} cannot be used", fix)
+        least: Any = self.bounds.least
+        if self.bounds.is_positive and not value > least:
+            raise BadValueError(f"{values.shown(written)} leaves no time", "write more than 0")
+        if least is not None and not value >= least:
+            raise BadValueError(f"{values.shown(written)} is less than {least}", f"write {least} or more")
+        return value
+
+    def texts(self, value: T) -> list[str]:
+        """Return a value as the texts of its flag, which a table needs once for each entry."""
+        if isinstance(value, dict):
+            return [f"{name}={text}" for name, text in value.items()]
+        return [self.write(value)]
 
 
 def choice(*words: str) -> ValueKind[Any]:
     """Return the kind of a setting that is one of some words."""
-    return ValueKind(", ".join(f"`{word}`" for word in words), "|".join(words), choices=words)
+    says = ", ".join(f"`{word}`" for word in words)
+    kind: ValueKind[Any] = ValueKind(says, "|".join(words), values.raw)
+    kind.choices = words
+    return kind
 
 
 class Agent(NamedTuple):
@@ -188,6 +221,8 @@ class Setting(NamedTuple):
 def _value_text(value: Any, of_time: Callable[[float], str]) -> str:
     if isinstance(value, bool):
         return "yes" if value else ""
+    if isinstance(value, tuple):
+        return ",".join(value)
     return of_time(value) if isinstance(value, float) else "" if value in (None, (), {}) else str(value)
 
 
@@ -278,70 +313,23 @@ def _spellings(row: Setting) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name))
 
 
-def flags_given(rows: Iterable[Setting], values: Mapping[str, Any]) -> list[str]:
+def flags_given(rows: Iterable[Setting], given: Mapping[str, Any]) -> list[str]:
     """Return the flags of those settings whose reader would use another value without them.
 
     Args:
         rows: the settings, of agents or of ``finish``.
-        values: of a job, by the name of the setting.
+        given: the values of a job, by the name of the setting.
     """
     found = []
     for row in rows:
-        value, default = values[row.name], row.reader_default
+        value, default = given[row.name], row.reader_default
         if value is None and row.holds != default:
             value = row.holds
         if row.is_switch:
             found += [] if value == default else [row.reader_flag]
         elif value is not None and value != ():
-            found.append(f"{row.flag}={_flag_text(row, value)}")
+            found += [f"{row.flag}={text}" for text in row.kind.texts(value)]
     return found
-
-
-def _flag_text(row: Setting, value: Any) -> str:
-    if row.kind is NAMES:
-        return ",".join(value)
-    if row.kind is SIGNALS:
-        return ",".join(name.removeprefix("SIG") for name in value)
-    if isinstance(value, tuple):
-        return shlex.join(value)  # noqa: TID251 - for the script and for programs
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def check_values(rows: Iterable[Setting], values: Mapping[str, Any]) -> None:
-    """Refuse numbers beyond their bounds, and words that are none of those allowed.
-
-    Args:
-        rows: the settings.
-        values: by the name of the setting; None is not looked at.
-
-    Raises:
-        InputError: names the flag.
-    """
-    for row in rows:
-        value, kind = values[row.name], row.kind
-        if value is None:
-            continue
-        if kind.choices and value not in kind.choices:
-            known = kind.choices
-            raise InputError(
-                f"{value!r} is not one of {', '.join(known)}",
-                where=row.flag,
-                fix=f"write one of these, e.g. {row.flag} {known[0]}",
-            )
-        if not kind.choices:
-            check_number(row.flag, value, kind.bounds)
-
-
-def check_number(where: str, value: Any, bounds: Bounds) -> None:
-    """Refuse a number beyond its bounds.
-
-    Raises:
-        InputError: it is.
-    """
-    if bounds.is_positive and not value > 0:
-        raise InputError(f"it is {value:g}", where=where, fix="it must be positive")
-    if bounds.least is not None and not value >= bounds.least:
-        raise InputError(f"it is {value:g}", where=where, fix=f"it must be at least {bounds.least:g}")
 
 
 def usual(value: T | None) -> T:
@@ -358,29 +346,58 @@ def agents(value: T | None) -> T:
     return cast("T", cast("Setting", value).reader_default)
 
 
-TEXT: ValueKind[str] = ValueKind("text", "TEXT")
-PATH: ValueKind[str] = ValueKind("path", "DIR")
-SWITCH: ValueKind[bool] = ValueKind("true or false", "")
-NUMBER: ValueKind[int] = ValueKind("whole number", "N")
-BUDGET: ValueKind[int] = ValueKind("whole number, 0 or more", "N", bounds=AT_LEAST_0)
-COUNT: ValueKind[int] = ValueKind("whole number, 1 or more", "N", bounds=AT_LEAST_1)
-SECONDS: ValueKind[float] = ValueKind("a time", "TIME", "S", AT_LEAST_0)
-INTERVAL: ValueKind[float] = ValueKind("a time, more than 0", "TIME", "S", POSITIVE)
-SILENCE: ValueKind[str | int | float] = ValueKind("a time, `auto` or `off`", "TIME|auto|off", "S|auto|off")
-TIME_LIMIT: ValueKind[str | int] = ValueKind("a time limit", "TIME")
-NODES: ValueKind[str | int] = ValueKind("`N` or `MIN:MAX`", "N|MIN:MAX")
-GPUS: ValueKind[str | int] = ValueKind("`N` or `TYPE:N`", "N|TYPE:N")
-MEMORY: ValueKind[str] = ValueKind("a size: `480G`, `500M`; 0 for all", "SIZE")
-SIZE: ValueKind[str] = ValueKind("bytes, or with a unit of 1024: `500M`, `2G`", "SIZE")
-UNASKED: ValueKind[str] = ValueKind("`term`, `run-on` or `signal:NAME`", "term|run-on|signal:NAME")
+def _signals_text(names: Iterable[str]) -> str:
+    return ",".join(name.removeprefix("SIG") for name in names)
+
+
+def _list_text(texts: Iterable[str]) -> str:
+    return ",".join(text.replace(",", ",,") for text in texts)
+
+
+# fmt: off
+RAW: ValueKind[str] = ValueKind("text", "TEXT", values.raw)
+TEXT: ValueKind[str] = ValueKind("text", "TEXT", values.one_line)
+PATH: ValueKind[str] = ValueKind("path", "DIR", values.one_line)
+ANY_PATH: ValueKind[str] = ValueKind("path", "DIR", values.raw)
+SWITCH: ValueKind[bool] = ValueKind("true or false", "", values.switch)
+NUMBER: ValueKind[int] = ValueKind("whole number", "N", values.whole)
+BUDGET: ValueKind[int] = ValueKind("whole number, 0 or more", "N", values.whole, bounds=AT_LEAST_0)
+COUNT: ValueKind[int] = ValueKind("whole number, 1 or more", "N", values.whole, bounds=AT_LEAST_1)
+SECONDS: ValueKind[float] = ValueKind(
+    "a time", "TIME", values.parse_duration_s, "S", AT_LEAST_0, write=values.number_text
+)
+INTERVAL: ValueKind[float] = ValueKind(
+    "a time, more than 0", "TIME", values.parse_duration_s, "S", POSITIVE, write=values.number_text
+)
+SILENCE: ValueKind[str] = ValueKind(
+    "a time, `auto` or `off`", "TIME|auto|off", values.silence, "S|auto|off"
+)
+TIME_LIMIT: ValueKind[str] = ValueKind("a time limit", "TIME", values.time_limit)
+NODES: ValueKind[str] = ValueKind("`N` or `MIN:MAX`", "N|MIN:MAX", values.nodes)
+GPUS: ValueKind[str | int] = ValueKind("`N` or `TYPE:N`", "N|TYPE:N", values.gpus)
+MEMORY: ValueKind[str] = ValueKind("a size: `480G`, `500M`; 0 for all", "SIZE", values.parse_memory)
+SIZE: ValueKind[str] = ValueKind("bytes, or with a unit of 1024: `500M`, `2G`", "SIZE", values.size)
+UNASKED: ValueKind[str] = ValueKind(
+    "`term`, `run-on` or `signal:NAME`", "term|run-on|signal:NAME", values.unasked
+)
 WORDS: ValueKind[tuple[str, ...]] = ValueKind(
-    "a list of words, or text that is split as in a shell", "PREFIX"
+    "a list of words, or text that is split as in a shell", "PREFIX", values.words,
+    write=shlex.join,  # noqa: TID251 - for the script and for programs
 )
-LINES: ValueKind[tuple[str, ...]] = ValueKind("a list of lines, or text", "LINE")
-NAMES: ValueKind[tuple[str, ...]] = ValueKind("a list of names, or text with blanks or commas", "NAME")
-SIGNALS: ValueKind[tuple[str, ...]] = ValueKind("a list of signals, or text with commas", "SIG,...")
-TEXTS: ValueKind[tuple[str, ...]] = ValueKind("texts with commas between them", "TEXT,...")
+LINES: ValueKind[tuple[str, ...]] = ValueKind("a list of lines, or text", "LINE", values.lines)
+NAMES: ValueKind[tuple[str, ...]] = ValueKind(
+    "a list of names, or text with blanks or commas", "NAME", values.names, write=",".join
+)
+SIGNALS: ValueKind[tuple[str, ...]] = ValueKind(
+    "a list of signals, or text with commas", "SIG,...", values.names, write=_signals_text
+)
+TEXTS: ValueKind[tuple[str, ...]] = ValueKind(
+    "texts with commas between them", "TEXT,...", values.texts, write=_list_text
+)
 OPTIONS: ValueKind[dict[str, str | int | float | bool]] = ValueKind(
-    "a table of options of sbatch", "NAME=VALUE"
+    "a table of options of sbatch", "NAME=VALUE", values.options
 )
-VARIABLES: ValueKind[dict[str, str]] = ValueKind("a table of variables", "NAME=VALUE")
+VARIABLES: ValueKind[dict[str, str]] = ValueKind("a table of variables", "NAME=VALUE", values.variables)
+TABLES = (OPTIONS, VARIABLES)
+"""The kinds of a table, whose entries are given one by one."""
+# fmt: on

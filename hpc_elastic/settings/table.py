@@ -62,7 +62,7 @@ class TheProgram:
         COUNT, None, "Workers on each node", written=Written(default="the GPUs per node, else 1")
     )
     container = setting(
-        WORDS, (), "Prefix of the worker command, e.g. 'apptainer exec --nv image.sif'", to=Agent("")
+        WORDS, (), "Prefix of the worker command, e.g. 'apptainer exec --nv image.sif'", to=Agent(())
     )
     workdir = setting(
         PATH, None, "Directory the workers start in", to=Sbatch("chdir"),
@@ -78,7 +78,7 @@ class TheProgram:
         NAMES, (),
         "Python modules that one process per node imports once; each worker is a copy of it; "
         "auto: those that the workers have imported",
-        to=Agent(""), written=Written(metavar="MODULE,..."),
+        to=Agent(()), written=Written(metavar="MODULE,..."),
     )
     modules = setting(NAMES, (), "Environment modules to load (module load ...)")
     setup = setting(
@@ -202,11 +202,11 @@ class TimeToSave:
         choice("USR1", "USR2"), "USR2", "Signal of the warning before the time limit (NCCL catches USR1)"
     )
     drain_signals = setting(
-        SIGNALS, (), "Signals that mean: the nodes are wanted back now", to=Agent("TERM,HUP"),
+        SIGNALS, (), "Signals that mean: the nodes are wanted back now", to=Agent(("TERM", "HUP")),
         written=Written(default="TERM,HUP"),
     )
     warning_signals = setting(
-        SIGNALS, (), "Signals that mean: the time limit is near", to=Agent("USR1,USR2"),
+        SIGNALS, (), "Signals that mean: the time limit is near", to=Agent(("USR1", "USR2")),
         written=Written(default="USR1,USR2"),
     )
 

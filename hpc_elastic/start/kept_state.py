@@ -22,7 +22,7 @@ from hpc_elastic.record.checkpoints import newest_step
 from hpc_elastic.record.journal import Record, RoundFormed
 from hpc_elastic.record.memory_files import HEAD_BYTES, OWN, step_in
 from hpc_elastic.record.run_log import read_records
-from hpc_elastic.settings.setting import LONGEST_S
+from hpc_elastic.settings.values import LONGEST_S
 from hpc_elastic.start.scratch import (
     MEMORY,
     folder_of,

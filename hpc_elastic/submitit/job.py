@@ -23,9 +23,9 @@ from hpc_elastic.record.run_log import read_records
 from hpc_elastic.report import log_files
 from hpc_elastic.report.run_status import RunPhase, RunStatus, RunView, status_of
 from hpc_elastic.settings.table import in_force
+from hpc_elastic.settings.values import parse_nodes
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.job_standing import JobFacts
-from hpc_elastic.slurm.job.values import parse_nodes
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, newest_world_size, read_run, stored_spec
 from hpc_elastic.slurm.run_jobs.submissions import read_submissions
 from hpc_elastic.store.plain_file import open_plain

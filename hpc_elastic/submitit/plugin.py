@@ -102,7 +102,7 @@ class HpcElasticExecutor(Executor):
         spec = JobSpec(**fields)
         self._check_local(spec)
         names.array_parallelism(parameters, self._why_no_array(spec))
-        return spec.model_copy(update={"env": {**spec.env, **told}})
+        return spec.replaced(env={**spec.env, **told})
 
     def _check_local(self, spec: JobSpec) -> None:
         nodes = spec.node_range

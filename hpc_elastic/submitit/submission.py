@@ -21,9 +21,9 @@ from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import HpcElasticError, InputError, SlurmCommandError, SlurmError
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import readable_name
+from hpc_elastic.settings.values import has_control
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.grace_times import ask_site, keep_site
-from hpc_elastic.slurm.job import options
 from hpc_elastic.slurm.job.options import header_line
 from hpc_elastic.slurm.job.script import quote
 from hpc_elastic.slurm.run_jobs import submissions
@@ -122,7 +122,7 @@ def _submit(wanted: WantedJobs, place: Path) -> list[HpcElasticJob[Any]]:
 
 
 def _check(wanted: WantedJobs, place: Path) -> None:
-    if options.has_control(str(place)):
+    if has_control(str(place)):
         raise InputError(
             f"the folder {str(place)!r} has control characters in its name", where="folder", fix="rename it"
         )
@@ -202,7 +202,7 @@ def _as_array(part: WantedJobs, place: Path) -> list[HpcElasticJob[Any]]:
 def _as_job(wanted: WantedJobs, index: int, place: Path) -> list[HpcElasticJob[Any]]:
     spec = wanted.specs[index]
     if spec.run_dir is None:
-        spec = spec.model_copy(update={"run_dir": new_run_dir(place, spec.name)})
+        spec = spec.replaced(run_dir=new_run_dir(place, spec.name))
     run = start(spec, wanted.calls[index], local=wanted.local, called=parameter_of)
     return [HpcElasticJob.of_run(wanted.folder, run)]
 
@@ -303,7 +303,7 @@ def submit_array(specs: Sequence[JobSpec], calls: Sequence[bytes], stem: str, at
     clock, slurm = SystemClock(), Slurm()
     template, submitter = read_template(), Submitter(slurm, clock)
     runs = [
-        request.plan(spec.model_copy(update={"run_dir": f"{stem}-{index}"}), template, now_s=clock.wall())
+        request.plan(spec.replaced(run_dir=f"{stem}-{index}"), template, now_s=clock.wall())
         for index, spec in enumerate(specs)
     ]
     first = runs[0]

@@ -19,10 +19,12 @@ from hpc_elastic.record.journal import SetupFailure
 from hpc_elastic.report import queue_text
 from hpc_elastic.report.causes_text import job_code_text
 from hpc_elastic.report.log_files import srun_said
+from hpc_elastic.settings import values
+from hpc_elastic.settings.table import JOB
 from hpc_elastic.slurm.adopt import script, torchrun_line
 from hpc_elastic.slurm.client import answers, deadlines, hostlist, job_standing, parse
 from hpc_elastic.slurm.end import history
-from hpc_elastic.slurm.job import shell_text, values
+from hpc_elastic.slurm.job import shell_text
 from hpc_elastic.slurm.job.job_file import read_job_file
 from hpc_elastic.slurm.job.spec import JobSpec
 
@@ -104,7 +106,7 @@ def _spec(fields: dict[str, Any]) -> None:
         for name, value in spec.header_options():
             f"{name} {value}".encode("utf-8", "surrogateescape")
         _ = (spec.node_range, spec.tasks, spec.time_limit_s, spec.cpus, spec.gpus)
-        json.dumps(spec.model_dump(exclude_defaults=True))
+        json.dumps(spec.stored)
 
 
 _VALUES: tuple[Callable[[object], object], ...] = (
@@ -204,7 +206,7 @@ _FLAG_NAMES = tuple(
     if name.startswith("--") and "_" not in name and name != "--help"
 )
 _OF_SPEC = st.dictionaries(
-    st.sampled_from((*JobSpec.model_fields, "no_such_thing")),
+    st.sampled_from((*JOB, "no_such_thing")),
     st.one_of(
         st.none(), st.booleans(), st.integers(), st.floats(), odd_texts,
         st.sampled_from((*SURROGATES, *_NUMBERS, 10**400)), st.lists(odd_texts | st.integers(), max_size=3),

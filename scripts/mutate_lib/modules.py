@@ -42,7 +42,7 @@ DECIDING = (
     "slurm.end.history",
     "slurm.client.job_standing",
     "slurm.end.other_jobs",
-    "slurm.job.values",
+    "settings.values",
     "store.files",
     "store.kv.store",
     "store.kv.versions",

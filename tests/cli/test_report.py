@@ -205,7 +205,7 @@ def test_the_text_fits_a_terminal(paths: RunPaths, capfd: pytest.CaptureFixture[
 def test_an_unknown_format_is_refused(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
     """The error names the formats that there are."""
     assert 2 == app.run(["report", paths.root, "--format", "pdf"])
-    assert "give one of text, md, json, html" in capfd.readouterr().err
+    assert "write 'text', 'md', 'json' or 'html'" in capfd.readouterr().err
     assert not os.path.exists("run.pdf")
 
 

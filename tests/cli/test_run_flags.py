@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.cli.parser import comma_list
 from hpc_elastic.cli.run.command import main
 from hpc_elastic.cli.run.flags import parser, torchs_parser
+from hpc_elastic.settings.values import texts
 
 SPELLED = [
     ("--nnodes", "1:4", "1:4"),
@@ -28,8 +28,8 @@ SPELLED = [
     ("--redirects", "0:1,1:2", "0:1,1:2"),
     ("--tee", "3", "3"),
     ("--local-ranks-filter", "0,1", "0,1"),
-    ("--duplicate-stdout-filters", "a,,b,c", ["a,b", "c"]),
-    ("--duplicate-stderr-filters", "x", ["x"]),
+    ("--duplicate-stdout-filters", "a,,b,c", ("a,b", "c")),
+    ("--duplicate-stderr-filters", "x", ("x",)),
     ("--node-rank", "1", 1),
     ("--master-addr", "n1", "n1"),
     ("--master-port", "29500", 29500),
@@ -154,8 +154,8 @@ def test_others_can_add_flags_to_the_parser() -> None:
 
 def test_a_list_with_commas() -> None:
     """Two of them are one in a text; empty texts are left out."""
-    assert ["a,b", "c"] == comma_list("a,,b,c,")
-    assert [] == comma_list("")
+    assert ("a,b", "c") == texts("a,,b,c,")
+    assert () == texts("")
 
 
 def _help() -> str:
@@ -177,8 +177,9 @@ def test_help_names_every_flag_and_what_holds_if_it_is_not_given() -> None:
 def test_help_tells_true_defaults() -> None:
     """Those that are fixed numbers or names stand in the text as they are."""
     for action in parser()._actions:
-        if action.default not in (None, "", False, argparse.SUPPRESS, []) and action.option_strings:
+        if action.default not in (None, "", False, argparse.SUPPRESS, ()) and action.option_strings:
             text = f"{action.default:g}" if isinstance(action.default, float) else str(action.default)
+            text = ",".join(action.default) if isinstance(action.default, tuple) else text
             assert f"default: {text}" in (action.help or ""), action.option_strings
 
 
@@ -190,9 +191,9 @@ def test_help_fits_a_narrow_page() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--nnodes", "two"], "--nnodes: 'two' is not a number of nodes\n  fix: write N or MIN:MAX"),
-        (["--nnodes", "3:2"], "--nnodes: '3:2': the minimum must be at least 1 and at most the maximum\n"),
-        (["--nnodes", "0"], "--nnodes: '0': the minimum must be at least 1"),
+        (["--nnodes", "two"], "--nnodes: 'two' is not a node count\n  fix: write N, or MIN:MAX"),
+        (["--nnodes", "3:2"], "--nnodes: '3:2' asks for at least 3 and at most 2 nodes\n  fix: the smaller"),
+        (["--nnodes", "0"], "--nnodes: '0' asks for 0 nodes\n  fix: ask for at least one node"),
         (["--nproc-per-node", "0"], "--nproc-per-node: '0' is not a number of workers\n  fix: use N (1 or"),
         (["--nproc-per-node", "xpu"], "--nproc-per-node: 'xpu' is not a number of workers\n  fix: write how"),
         (["--nproc-per-node", "many!"], "--nproc-per-node: 'many!' is not a number of workers\n  fix: use N"),
@@ -203,25 +204,34 @@ def test_help_fits_a_narrow_page() -> None:
             "--rdzv-conf: 'join_timeuot' is not an option of the rendezvous; did you mean join_timeout?",
         ),
         (["--rdzv-conf", "join_timeout=soon"], "--rdzv-conf: The rendezvous configuration option 'join_"),
-        (["--join-timeout", "-1"], "--join-timeout, or join_timeout of --rdzv-conf: join_timeout is -1 s"),
+        (
+            ["--join-timeout", "-1"],
+            "--join-timeout: '-1' is not a duration\n  fix: write seconds",
+        ),
         (["--lease", "1"], "--lease: a lease of 1 s with a heartbeat each 1 s gives healthy nodes up"),
         (
             ["--heartbeat-interval", "inf"],
-            "--heartbeat-interval, or keep_alive_interval of --rdzv-conf: heart",
+            "--heartbeat-interval: 'inf' is not a duration\n  fix: write seconds (90)",
         ),
-        (["--container", "'x"], '--container: "\'x" cannot be split into words: No closing quotation\n'),
+        (
+            ["--container", "'x"],
+            '--container: "\'x" is not a command: No closing quotation\n  fix: ',
+        ),
         (
             ["--rdzv-backend=shared_fs", "--rdzv-endpoint=file:///x"],
             "--rdzv-endpoint: 'file:///x' is no directory\n",
         ),
-        (["--max-restarts", "-1"], "--max-restarts: it is -1\n  fix: it must be at least 0"),
-        (["--max-restarts", "x"], "--max-restarts: 'x' is not a whole number\n  fix: give one number, for"),
+        (["--max-restarts", "-1"], "--max-restarts: '-1' is less than 0\n  fix: write 0 or more"),
+        (["--max-restarts", "x"], "--max-restarts: 'x' is not a whole number\n  fix: write a number without"),
         (
             ["--stop-timeout", "soon"],
-            "--stop-timeout: 'soon' is not a number of seconds\n  fix: give one number",
+            "--stop-timeout: 'soon' is not a duration\n  fix: write seconds (90)",
         ),
-        (["--monitor-interval", "0"], "--monitor-interval: it is 0\n  fix: it must be positive"),
-        (["--start-method", "thread"], "--start-method: 'thread' is not one of spawn, fork, forkserver\n"),
+        (["--monitor-interval", "0"], "--monitor-interval: '0' leaves no time\n  fix: write more than 0"),
+        (
+            ["--start-method", "thread"],
+            "--start-method: 'thread' cannot be used\n  fix: write 'spawn',",
+        ),
         (["--event-log-handler", "nix"], "--event-log-handler: no event handler is registered for 'nix'"),
         (["-r", "4"], "--redirects: '4' is neither 0, 1, 2, 3 nor"),
         (["-t", "0:9"], "--tee: '0:9' is neither 0, 1, 2, 3 nor"),
@@ -232,10 +242,10 @@ def test_help_fits_a_narrow_page() -> None:
         (["--node-rank", "-1"], "--node-rank: it is -1\n  fix: count the nodes from 0"),
         (["--master-port", "99999"], "--master-port: 99999 is no port\n  fix: give 1 to 65535"),
         (["--logs-specs", "nix"], "--logs-specs: Could not find entrypoint under 'torchrun.logs_specs[nix]'"),
-        (["--numa-binding", "near"], "--numa-binding: 'near' is not one of node, socket, exclusive, core-"),
+        (["--numa-binding", "near"], "--numa-binding: 'near' cannot be used\n  fix: write 'node', 'socket',"),
         (["--signals-to-handle", "SIGFOO"], "--signals-to-handle: 'SIGFOO' is not a signal that can be"),
         (["--signals-to-handle", "SIGKILL"], "--signals-to-handle: 'SIGKILL' is not a signal that can be"),
-        (["--shutdown-timeout", "-1"], "--shutdown-timeout: it is -1\n  fix: it must be at least 0"),
+        (["--shutdown-timeout", "-1"], "--shutdown-timeout: '-1' is not a duration\n  fix: write seconds"),
         (["--no-python", "-m"], "hpc-elastic run: --no-python and --module exclude each other\n  fix: leave"),
         (["--run-path", "-m"], "hpc-elastic run: --run-path and --module exclude each other\n"),
         (["--log-dir", "train.py"], "--log-dir: train.py is no directory\n  fix: give a directory"),
@@ -269,8 +279,12 @@ def test_a_wrong_value_is_refused_before_anything_is_started(
     [
         ("PET_MAX_RESTARTS", "x", "--max-restarts: 'x' is not a whole number (from PET_MAX_RESTARTS)"),
         ("PET_STANDALONE", "maybe", "PET_STANDALONE: 'maybe' is neither 1 nor 0"),
-        ("PET_START_METHOD", "thread", "--start-method: 'thread' is not one of"),
-        ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: 'soon' is no number"),
+        ("PET_START_METHOD", "thread", "--start-method: 'thread' cannot be used (from PET_START_METHOD)"),
+        (
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
+            "soon",
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: 'soon' is not a",
+        ),
     ],
 )
 def test_a_wrong_variable_is_named(

@@ -130,7 +130,6 @@ def test_small_functions() -> None:
     [
         ("--nnodes=3:2", "w.py"),
         ("--nnodes=0", "w.py"),
-        ("--max-restarts=-1", "w.py"),
         ("--nproc-per-node=unknown", "w.py"),
         ("--no-python", "--module", "w.py"),
         ("--local-ranks-filter=a", "w.py"),

@@ -90,19 +90,19 @@ def test_which_signals_end_the_run(
     handled: str | None, drain: set[int], interrupt: set[int], warning: set[int]
 ) -> None:
     """Ours keep their meaning, others in the list mean to leave; torchrun's that are not are left alone."""
-    found = run_values.meanings("TERM,HUP", "USR1,USR2", handled)
+    found = run_values.meanings(("TERM", "HUP"), ("USR1", "USR2"), handled)
     assert (drain, interrupt, warning) == (set(found.drain), set(found.interrupt), set(found.warning))
 
 
 @pytest.mark.parametrize(("handled", "drain"), [(None, {TERM, QUIT}), ("SIGTERM,SIGHUP", {TERM, HUP})])
 def test_a_signal_that_is_ignored_stays_so(handled: str | None, drain: set[int]) -> None:
     """Unless somebody says that it is to be handled."""
-    assert drain == {*run_values.meanings("TERM,HUP", "USR1", handled, [HUP]).drain}
+    assert drain == {*run_values.meanings(("TERM", "HUP"), ("USR1",), handled, [HUP]).drain}
 
 
 def test_a_signal_that_is_given_another_meaning() -> None:
     """As a warning it does not end the run at once."""
-    found = run_values.meanings("USR1", "TERM", None)
+    found = run_values.meanings(("USR1",), ("TERM",), None)
     assert ({USR1, HUP, QUIT}, (TERM,)) == (set(found.drain), found.warning)
 
 

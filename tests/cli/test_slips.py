@@ -32,7 +32,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (["--lr=0.1", "--", "train.py"], "hpc-elastic submit --local 1 -- train.py --lr=0.1"),
         (["--node", "1", "--", "train.py"], "did you mean"),
-        (["-e", "FOO", "--", "train.py"], "fix: write -e NAME=VALUE, a variable of the workers\n"),
+        (["-e", "FOO", "--", "train.py"], "fix: write NAME=VALUE, a variable of the workers\n"),
         (["-e", "err.log", "--", "train.py"], "a variable of the workers; the logs are in the run directory"),
         (["-o", "%j.out", "--", "train.py"], "an option of sbatch by its name; the logs are in the run dir"),
         (["-c", "8", "--", "train.py"], "-c of sbatch is --cpus-per-task: write --cpus-per-task; options of"),

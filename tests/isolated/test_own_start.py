@@ -138,8 +138,8 @@ def test_an_installation_of_the_users_own(tmp_path: Path, planted: Path) -> None
 def test_an_interpreter_that_setup_lines_may_change_is_not_asked() -> None:
     """A name may mean another one by then; a path means that one."""
     own = JobSpec(command=["train.py"], python=sys.executable, modules=("python",))
-    named = own.model_copy(update={"python": "python3"})
-    absent = own.model_copy(update={"python": "python-of-a-module", "modules": ()})
+    named = own.replaced(python="python3")
+    absent = own.replaced(python="python-of-a-module", modules=())
     known = [own_path_of(spec).is_known for spec in (own, named, absent)]
     assert [True, False, False] == known
 

@@ -136,7 +136,7 @@ def test_a_script_is_shown_without_values(tmp_path: Path) -> None:
         setup=["export HF_TOKEN=of-a-line", "module load x"],
         notify_command="curl it's-b",
     )
-    stored = spec.model_dump(exclude_defaults=True)
+    stored = spec.stored
     text = render(spec, NAMES, read_template())
     shown = script_without_secrets(text, stored)
     for value in ("of-two", "lines-of", "s-b", "abc def", "xyz", "curl", "$HOME/x"):

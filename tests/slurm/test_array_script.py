@@ -96,7 +96,7 @@ def test_an_array_that_the_cluster_does_not_allow_is_refused() -> None:
     slurm.most = 9
     with pytest.raises(InputError, match="an array of 10 tasks, and this cluster allows 9"):
         check_size(spec, slurm)
-    check_size(spec.model_copy(update={"mode": "step"}), slurm)
+    check_size(spec.replaced(mode="step"), slurm)
     slurm.is_silent = True
     check_size(spec, slurm)
 
@@ -119,6 +119,6 @@ def test_an_array_that_the_partition_cannot_hold_at_once_is_refused() -> None:
     with pytest.raises(InputError, match="6 whole nodes at once, and partition low has 5"):
         check_size(spec, slurm)
     for fits in ({"nodes": "5:9"}, {"exclusive": False}, {"partition": "no-such"}, {"mode": "step"}):
-        check_size(spec.model_copy(update=fits), slurm)
+        check_size(spec.replaced(**fits), slurm)
     slurm.is_silent = True
     check_size(spec, slurm)

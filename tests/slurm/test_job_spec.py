@@ -43,7 +43,7 @@ def test_sbatch_options_with_a_field_of_their_own_end_up_there() -> None:
 def test_a_spec_survives_being_stored() -> None:
     """What is dumped without defaults builds the same spec again."""
     spec = JobSpec(**COMMAND, nodes="2:4", time=90, sbatch={"hold": True}, env={"A": "x"}, join_timeout="2m")
-    assert spec == JobSpec(**spec.model_dump(exclude_defaults=True))
+    assert spec == JobSpec(**spec.stored)
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_a_spec_survives_being_stored() -> None:
         ({"time": "4 parsecs"}, "time", "'4 parsecs' is not a time limit", "HH:MM:SS"),
         ({"max_restarts": -1}, "max_restarts", "max_restarts = -1 is less than 0", "0 or more"),
         ({"workers_per_node": 0}, "workers_per_node", "workers_per_node = 0 is less than 1", "1 or more"),
-        ({"workers_per_node": True}, "workers_per_node", "= True is not a whole number", "e.g. 4"),
-        ({"max_restarts": True}, "max_restarts", "max_restarts = True is not a whole number", "e.g. 4"),
+        ({"workers_per_node": True}, "workers_per_node", "= True is not a whole number", "= 4"),
+        ({"max_restarts": True}, "max_restarts", "max_restarts = True is not a whole number", "= 4"),
         ({"gpus_per_node": "many"}, "gpus_per_node", "'many' is not a number of GPUs", "a100:8"),
         ({"nodes": 2, "workers_per_node": "many"}, "workers_per_node", "'many' is not a whole number", "= 4"),
         ({"modules": 3}, "modules", "modules = 3 is neither text nor a list", 'modules = ["one"'),

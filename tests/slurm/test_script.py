@@ -138,7 +138,12 @@ def test_the_agent_reads_its_flags_as_they_are_written() -> None:
     words = ["--run-dir=/r", *agent_flags(spec), "--", *worker_command(spec, "/opt/python")]
     read = parser().parse_args(words)
     assert ("3", "4", 7, True) == (read.nnodes, read.nproc_per_node, read.max_restarts, read.no_python)
-    assert (300, 600, 6.5, "TERM") == (read.warn_timeout, read.join_timeout, read.lease, read.drain_signals)
+    assert (300, 600, 6.5, ("TERM",)) == (
+        read.warn_timeout,
+        read.join_timeout,
+        read.lease,
+        read.drain_signals,
+    )
     assert worker_command(spec, "/opt/python") == (read.training_script, *read.training_script_args)
 
 

@@ -17,7 +17,7 @@ from hpc_elastic.record.checkpoints import MarkName, write_mark
 from hpc_elastic.record.journal import Cause, Entry, RoundEnded
 from hpc_elastic.record.memory_files import StateHead, own_file
 from hpc_elastic.record.run_log import open_log
-from hpc_elastic.settings.setting import LONGEST_S
+from hpc_elastic.settings.values import LONGEST_S
 from hpc_elastic.start import kept_state
 from hpc_elastic.start.kept_state import RECORD, KeptFile, KeptState, Mine
 from hpc_elastic.start.scratch import folder_of, scratch_directory

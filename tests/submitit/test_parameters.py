@@ -63,7 +63,7 @@ def test_what_slurms_executor_takes(
         ({"hpcelastic_use_srun": False}, "always started by srun"),
         ({"hpcelastic_stderr_to_stdout": "yes"}, "stderr_to_stdout = 'yes' is no truth"),
         ({"hpcelastic_additional_parameters": "x"}, "is no dict"),
-        ({"hpcelastic_env": "A=1"}, "env = 'A=1' is not a table"),
+        ({"hpcelastic_env": 1}, "env = 1 is not a table"),
         ({"hpcelastic_array_parallelism": 0}, "array_parallelism = 0 is no number of calls"),
         ({"hpcelastic_array_parallelism": "4"}, "array_parallelism = '4' is no number of calls"),
         ({"hpcelastic_array_parallelism": 4, "hpcelastic_mode": "array"}, "is an array itself"),

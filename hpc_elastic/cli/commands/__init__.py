@@ -16,11 +16,13 @@ from hpc_elastic.settings.setting import (
     COUNT,
     NUMBER,
     PATH,
+    SECONDS,
     TEXT,
     Bounds,
     ValueKind,
     choice,
 )
+from hpc_elastic.settings.values import whole
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -33,7 +35,7 @@ FORMATS = ("text", "md", "json", "html")
 """The formats of `report`."""
 EVERY_S, EVERY_LINES_S = 2, 60
 """The time between two looks of `watch` on a terminal, and elsewhere."""
-_SEVERAL: ValueKind[int] = ValueKind("whole number, 2 or more", "N", bounds=Bounds(2))
+_SEVERAL: ValueKind[int] = ValueKind("whole number, 2 or more", "N", whole, bounds=Bounds(2))
 
 
 def _runs(_line: Namespace) -> Sequence[str]:
@@ -243,7 +245,7 @@ _DRILL = CommandRow(
         Option("requeue", "Put the job back into the queue."),
         Option("node", "Which node; the last one by default.", TEXT, "NODE"),
         Option("rank", "Which worker; the last one of the node by default.", NUMBER, "RANK"),
-        Option("wait", "How long the run may take to come back. Default: 15m.", TEXT, "TIME"),
+        Option("wait", "How long the run may take to come back. Default: 15m.", SECONDS),
         Option("yes", "Ask nothing.", short="-y"),
         _JSON,
     ),

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from hpc_elastic.cli.run.values import nodes
 from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import RUNS_FOLDER, Env
@@ -18,6 +17,7 @@ from hpc_elastic.record.journal import Decision
 from hpc_elastic.record.run_directory import above_runs, directory_name, first_open, has_ended, was_left
 from hpc_elastic.record.state import RunState
 from hpc_elastic.settings.table import RENDEZVOUS
+from hpc_elastic.settings.values import BadValueError, NodeRange, parse_nodes
 from hpc_elastic.slurm.client.environment import SlurmEnv
 
 _BEATS = ("heartbeat_interval", "keep_alive_interval")
@@ -46,7 +46,7 @@ def settings_of(args: argparse.Namespace, slurm: SlurmEnv | None) -> tuple[Meeti
     Raises:
         InputError: a value cannot be used.
     """
-    low, high = nodes(args.nnodes, len(slurm.node_names) if slurm else 1)
+    low, high = _nodes(args.nnodes or (len(slurm.node_names) if slurm else 1))
     if args.standalone:
         low = high = 1
     if args.rdzv_backend not in BACKENDS:
@@ -66,6 +66,13 @@ def settings_of(args: argparse.Namespace, slurm: SlurmEnv | None) -> tuple[Meeti
         settings = settings._replace(lease=max(settings.lease, 3 * settings.heartbeat_interval))
     _check_times(settings)
     return settings, notes
+
+
+def _nodes(text: str | int) -> NodeRange:
+    try:
+        return parse_nodes(text)
+    except BadValueError as error:
+        raise InputError(error.message, where="--nnodes", fix=error.fix) from None
 
 
 def check_room(least: int, environ: Mapping[str, str], slurm: SlurmEnv | None) -> None:

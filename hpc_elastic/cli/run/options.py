@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import shlex
 import signal
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -25,9 +24,10 @@ from hpc_elastic.node.setup.hang_times import HangOptions
 from hpc_elastic.node.stop_rules import DrainTimes, Unasked
 from hpc_elastic.node.workers.local_group import Command
 from hpc_elastic.paths import RunPaths, absence_of
-from hpc_elastic.settings.of_commands import RUN, RunSettings
-from hpc_elastic.settings.setting import AT_LEAST_0, agents, check_number, check_values
+from hpc_elastic.settings.of_commands import RunSettings
+from hpc_elastic.settings.setting import SECONDS, agents
 from hpc_elastic.settings.table import JobSettings
+from hpc_elastic.settings.values import BadValueError, parse_size
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.job.worker_launcher import refuse_launcher, title_of
 from hpc_elastic.start.agent import default_python
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 _AUTO, _OFF = "auto", "off"
 _MAX_PORT = 65535
-_FIX = "give seconds, auto (learned from the run) or off"
 PREFIX_VARIABLE: Final = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
 
@@ -56,41 +55,24 @@ def budgets_of(args: argparse.Namespace) -> RestartBudgets:
 
 
 def hang_options_of(args: argparse.Namespace) -> HangOptions:
-    """Return how long workers may make no progress.
-
-    Raises:
-        InputError: one of the limits is no time.
-    """
+    """Return how long workers may make no progress."""
     return HangOptions(
-        timeout=_limit("--hang-timeout", args.hang_timeout),
-        first_step=_limit("--first-step-timeout", args.first_step_timeout),
+        timeout=_limit(args.hang_timeout),
+        first_step=_limit(args.first_step_timeout),
         silence=args.silence_timeout or math.inf,
     )
 
 
-def _limit(flag: str, text: str) -> float | None:
+def _limit(word: str) -> float | None:
     """Return a limit [s]; None: learned, inf: none."""
-    word = text.strip().lower()
-    if word == _AUTO:
-        return None
-    if word == _OFF:
-        return math.inf
-    from hpc_elastic.slurm.job.values import BadValueError, parse_duration_s  # noqa: PLC0415 - rare
-
-    try:
-        seconds = parse_duration_s(word)
-    except BadValueError as error:
-        raise InputError(f"{text!r} is no time", where=flag, fix=_FIX) from error
-    if not seconds > 0:
-        raise InputError(f"it is {text}", where=flag, fix=_FIX)
-    return seconds
+    return None if word == _AUTO else math.inf if word == _OFF else float(word)
 
 
 def drain_times_of(args: argparse.Namespace) -> DrainTimes:
     """Return how long workers have to save.
 
     Raises:
-        InputError: no flag says whether workers that never ask are ended.
+        InputError: workers that never ask are to get a signal that cannot be caught.
     """
     is_given = args.stop_timeout is not None
     return DrainTimes(
@@ -104,44 +86,22 @@ def drain_times_of(args: argparse.Namespace) -> DrainTimes:
 
 
 def _unasked_of(text: str) -> Unasked:
-    word, colon, name = text.partition(":")
-    if text in ("term", "run-on"):
+    name = text.partition(":")[2]
+    if not name:
         return Unasked(runs_on=text == "run-on")
-    numbers = signals("--unasked", name) if word == "signal" and colon else ()
-    if len(numbers) != 1:
-        raise InputError(
-            f"{text!r} says nothing about workers that never ask",
-            where="--unasked",
-            fix="write term, run-on, or signal:USR1",
-        )
-    return Unasked(runs_on=True, number=numbers[0])
+    return Unasked(runs_on=True, number=signals("--unasked", [name])[0])
 
 
 def probe_of(args: argparse.Namespace) -> ProbeOptions:
-    """Return the checks of a node before it joins.
-
-    Raises:
-        InputError: the free space is no size.
-    """
+    """Return the checks of a node before it joins."""
     return ProbeOptions(
         mode=args.health_check,
         command=args.health_command,
         timeout=args.health_timeout,
-        min_space=_size("--probe-min-space", args.probe_min_space),
+        min_space=parse_size(args.probe_min_space),
         min_inodes=args.probe_min_inodes,
         gpu_devices=args.gpu_devices,
     )
-
-
-def _size(flag: str, text: str) -> int:
-    if text == agents(JobSettings.probe_min_space):
-        return ProbeOptions().min_space
-    from hpc_elastic.slurm.job.values import BadValueError, parse_size  # noqa: PLC0415 - not on the way to a start
-
-    try:
-        return parse_size(text)
-    except BadValueError as error:
-        raise InputError(error.message, where=flag, fix=error.fix) from None
 
 
 class RunPlan(NamedTuple):
@@ -170,7 +130,6 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> RunPlan:
     if slurm is not None and not slurm.in_step:
         slurm = None
     settings, notes = settings_of(args, slurm)
-    check_values(RUN, vars(args))
     check_room(settings.min_nodes, environ, slurm)
     work, count = work_of(args), slots(args.nproc_per_node, slurm, environ)
     if settings.max_nodes == 1:  # of several nodes one could lack it, and the others would wait for that node
@@ -243,14 +202,14 @@ def _ignored() -> list[int]:
 
 
 def _times(args: argparse.Namespace, environ: Mapping[str, str]) -> AgentTimes:
-    shutdown, where, text = args.shutdown_timeout, "--shutdown-timeout", ""
+    shutdown, text = args.shutdown_timeout, ""
     if shutdown is None:
-        text, where = environ.get(Env.SHUTDOWN_TIMEOUT, ""), Env.SHUTDOWN_TIMEOUT
+        text = environ.get(Env.SHUTDOWN_TIMEOUT, "")
         try:
-            shutdown = float(text) if text else agents(RunSettings.shutdown_timeout)
-        except ValueError:
-            raise InputError(f"{text!r} is no number", where=where, fix="give seconds, or unset it") from None
-    check_number(where, shutdown, AT_LEAST_0)
+            shutdown = SECONDS.parse(text) if text else agents(RunSettings.shutdown_timeout)
+        except BadValueError as error:
+            fix = f"{error.fix}, or unset it"
+            raise InputError(error.message, where=Env.SHUTDOWN_TIMEOUT, fix=fix) from None
     return AgentTimes(
         drain=drain_times_of(args),
         shutdown=shutdown,
@@ -343,19 +302,7 @@ def work_of(args: argparse.Namespace) -> Work:
         refuse_launcher(command, "training_script", is_run=True)
     if not args.container:
         return Work(command)
-    return Work((*_words_of(args.container), *command))
-
-
-def _words_of(prefix: str) -> list[str]:
-
-    try:
-        return shlex.split(prefix)
-    except ValueError as error:
-        raise InputError(
-            f"{prefix!r} cannot be split into words: {error}",
-            where="--container",
-            fix="close the quotes, as for a shell",
-        ) from None
+    return Work((*args.container, *command))
 
 
 def check_script(args: argparse.Namespace, environ: Mapping[str, str]) -> None:
@@ -398,16 +345,15 @@ def preload_of(args: argparse.Namespace) -> tuple[str, ...]:
     """
     if not args.preload:
         return ()
-    from hpc_elastic.processes.preload.rules import names_of  # noqa: PLC0415 - only if it is asked for
+    from hpc_elastic.processes.preload.rules import bad_name  # noqa: PLC0415 - only if it is asked for
 
-    names, bad = names_of(args.preload)
-    if bad:
+    if bad := bad_name(args.preload):
         raise InputError(
             f"{bad!r} is no name of a module",
             where=f"--preload{source_of('--preload')}",
             fix="write --preload torch,mypackage",
         )
-    return names
+    return tuple(dict.fromkeys(args.preload))
 
 
 def logs_of(args: argparse.Namespace, paths: RunPaths) -> LogsSpecs:

@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from hpc_elastic.errors import InputError, SlurmError
 from hpc_elastic.multiprocessing.std import Std
 from hpc_elastic.node.setup.agent_setup import SignalMeanings
 from hpc_elastic.settings.of_commands import RunSettings
 from hpc_elastic.settings.setting import agents
+from hpc_elastic.settings.values import names
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.typed_json import whole_number
 
 TORCHS_SIGNALS = agents(RunSettings.signals_to_handle)
 _MOST_SLOTS = 10**6
 _HIDDEN = ("", "NoDevFiles")
-
-
-def nodes(text: str | None, default: int) -> tuple[int, int]:
-    """Return the least and the most nodes of ``N`` or ``MIN:MAX``."""
-    if text is None:
-        return default, default
-    low, _, high = text.partition(":")
-    least, most = whole_number(low.strip()), whole_number((high or low).strip())
-    if least is None or most is None:
-        raise InputError(f"{text!r} is not a number of nodes", where="--nnodes", fix="write N or MIN:MAX")
-    if not 1 <= least <= most:
-        raise InputError(
-            f"{text!r}: the minimum must be at least 1 and at most the maximum",
-            where="--nnodes",
-            fix=f"write {most}:{least}" if 1 <= most < least else "write N or MIN:MAX",
-        )
-    return least, most
 
 
 def slots(text: str | None, slurm: SlurmEnv | None, environ: Mapping[str, str]) -> int:
@@ -145,10 +129,10 @@ def local_ranks(text: str) -> set[int] | None:
     return {int(word) for word in words}
 
 
-def signals(where: str, text: str) -> tuple[int, ...]:
-    """Return the numbers of the signals whose names are joined by commas, with or without SIG."""
+def signals(where: str, wanted: Iterable[str]) -> tuple[int, ...]:
+    """Return the numbers of signals by their names, with or without SIG."""
     found = []
-    for name in filter(None, (word.strip() for word in text.split(","))):
+    for name in wanted:
         full = name.upper()
         full = full if full.startswith("SIG") else f"SIG{full}"
         if full not in signal.Signals.__members__ or full in ("SIGKILL", "SIGSTOP"):
@@ -159,7 +143,12 @@ def signals(where: str, text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def meanings(drain: str, warning: str, handled: str | None, ignored: Collection[int] = ()) -> SignalMeanings:
+def meanings(
+    drain: Iterable[str],
+    warning: Iterable[str],
+    handled: str | None,
+    ignored: Collection[int] = (),
+) -> SignalMeanings:
     """Return the meaning of each signal to the agent.
 
     Args:
@@ -169,8 +158,10 @@ def meanings(drain: str, warning: str, handled: str | None, ignored: Collection[
             of `drain` do; one of torch's four that is not in it keeps the system's action.
         ignored: signals that stay as they are unless `handled` is given; SIGHUP below ``nohup``.
     """
-    caught = signals("--signals-to-handle", TORCHS_SIGNALS if handled is None else handled)
-    left_alone = set(signals("", TORCHS_SIGNALS)) - set(caught) if handled is not None else set(ignored)
+    caught = signals("--signals-to-handle", names(TORCHS_SIGNALS if handled is None else handled))
+    left_alone = (
+        set(signals("", names(TORCHS_SIGNALS))) - set(caught) if handled is not None else set(ignored)
+    )
     drains = signals("--drain-signals", drain)
     warns = signals("--warning-signals", warning)
     interrupts = SignalMeanings().interrupt

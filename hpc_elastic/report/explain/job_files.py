@@ -60,7 +60,7 @@ def script_without_secrets(text: str, spec: Mapping[str, Any]) -> str:
     for name in _WHOLE:
         flag = f"--{name.replace('_', '-')}="
         text = text.replace(quote(f"{flag}{spec.get(name)}"), f"{flag}{BLANK}")
-    words = [str(word) for word in command] if isinstance(command, list) else []
+    words = [str(word) for word in command] if isinstance(command, (list, tuple)) else []
     for word, shown in zip(words, without_secret_words(words), strict=True):
         if shown == BLANK:
             text = re.sub(rf"(?<=\s){re.escape(quote(word))}(?=[\s)])", BLANK, text)

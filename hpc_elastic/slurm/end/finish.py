@@ -36,6 +36,7 @@ from hpc_elastic.record.journal import (
 from hpc_elastic.record.progress import BEGINNING, trained
 from hpc_elastic.record.run_log import RunLog, open_log
 from hpc_elastic.record.state import RunState, has_ended, other_job
+from hpc_elastic.settings.values import parse_nodes
 from hpc_elastic.slurm.client.commands import Slurm, look
 from hpc_elastic.slurm.client.job_standing import JobFacts, Standing, due_to, standing
 from hpc_elastic.slurm.client.parse import JobState
@@ -58,7 +59,6 @@ from hpc_elastic.slurm.end.choices import (
 from hpc_elastic.slurm.end.history import earlier_starts, saves_text, short_time_text, with_words
 from hpc_elastic.slurm.end.other_jobs import OtherTasks, Successors, resubmitted
 from hpc_elastic.slurm.end.requeue import HandBack, HandedBack, RequeueOutcome, last_line
-from hpc_elastic.slurm.job.values import parse_nodes
 from hpc_elastic.slurm.run_jobs import job_start
 from hpc_elastic.slurm.run_jobs.job_start import (
     PATIENCE_S,

@@ -10,14 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.settings.setting import TABLES
+from hpc_elastic.settings.table import JOB
 from hpc_elastic.slurm.job import options
-from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.job.spec import JobSpec, read_value
 from hpc_elastic.store.plain_file import absence_fix, access_fix, given_file
 from hpc_elastic.store.trust import other_owner, other_writers
 from hpc_elastic.text import for_shell
 
 _TOML_READER = "tomllib" if sys.version_info >= (3, 11) else "tomli"  # the same module by two names
-_TABLES = ("sbatch", "env")
+_TABLES = {name: row for name, row in JOB.items() if row.kind in TABLES}
 _OTHER_FORMATS = (".json", ".yaml", ".yml")
 
 
@@ -179,7 +181,7 @@ def _plain(name: str) -> str:
 def build_spec(file: JobFile, given: Mapping[str, object]) -> JobSpec:
     """Build a job spec from a job file and options of the command line, which win.
 
-    The tables `sbatch` and `env` are merged key by key.
+    Tables, as `sbatch` and `env`, are merged key by key.
 
     Args:
         file: the job file; an empty one if there is none.
@@ -188,14 +190,16 @@ def build_spec(file: JobFile, given: Mapping[str, object]) -> JobSpec:
     Raises:
         InputError: a value cannot be used; the place is the option or the line of the file.
     """
-    values: dict[str, object] = {**file.values, **given}
-    for table in _TABLES:
-        below, above = file.values.get(table), given.get(table)
-        if isinstance(below, Mapping) and isinstance(above, Mapping):
-            values[table] = _merged(table, below, above)
-    if "sbatch" in values and isinstance(values["sbatch"], Mapping):
-        values["sbatch"] = _without_overridden(values["sbatch"], given)
     try:
+        tables = {name: read_value(row, given[name]) for name, row in _TABLES.items() if name in given}
+        given = {**given, **tables}
+        values: dict[str, object] = {**file.values, **given}
+        for name, above in tables.items():
+            below = file.values.get(name)
+            if isinstance(below, Mapping):
+                values[name] = _merged(name, below, above)
+        if isinstance(table := values.get("sbatch"), Mapping):
+            values["sbatch"] = _without_overridden(table, given)
         return JobSpec(**values)
     except InputError as error:
         raise placed(error, file, given) from None
@@ -262,10 +266,8 @@ def _as_written(key: str, values: Mapping[str, object]) -> str:
 
 def _flag(key: str) -> str:
     top, _, below = key.partition(".")
-    if top == "sbatch":
-        return f"-o {below}".rstrip()
-    if top == "env":
-        return f"--env {below}".rstrip()
     if top == "command":
         return "command"
-    return "--" + top.replace("_", "-")
+    row = _TABLES.get(top)
+    flag = row.written.short if row else ""
+    return f"{flag or '--' + top.replace('_', '-')} {below}".rstrip()

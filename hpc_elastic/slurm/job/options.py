@@ -12,9 +12,7 @@ from collections.abc import Collection, Iterable
 from hpc_elastic.errors import InputError
 from hpc_elastic.settings.setting import Sbatch
 from hpc_elastic.settings.table import JOB
-from hpc_elastic.slurm.job.values import shown
-
-OptionValue = str | float | bool  # int is a float
+from hpc_elastic.settings.values import OptionValue, has_control, shown
 
 _FLAGS_TEXT = (
     "contiguous hold ignore-pbs overcommit oversubscribe quiet reboot spread-job stepmgr use-min-nodes "
@@ -240,14 +238,19 @@ def check_value(name: str, value: OptionValue) -> None:
         )
 
 
-def has_control(text: str) -> bool:
-    """Return whether a text holds line breaks or other control characters."""
-    return any(is_control(char) for char in text)
-
-
-def is_control(char: str) -> bool:
-    """Return whether a character is an ASCII control character."""
-    return char < " " or char == "\x7f"
+def hint_for_key(key: str) -> str:
+    """Return how an option of sbatch is given that was written as a setting; empty if it is none."""
+    name = option_name(key)
+    if name in OWNED:
+        why, instead = OWNED[name]
+        return f"the sbatch option --{name} cannot be given ({why}); {instead}"
+    if name in FIELDS:
+        return f"write {FIELDS[name]}"
+    return (
+        f"write it in the table sbatch: sbatch = {{ {name} = ... }} (-o {name}=...)"
+        if name in BUILT_IN
+        else ""
+    )
 
 
 def header_line(name: str, value: OptionValue | None) -> str:

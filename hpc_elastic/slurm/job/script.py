@@ -16,9 +16,9 @@ from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.settings.of_commands import FinishSettings
 from hpc_elastic.settings.setting import flags_given, usual
 from hpc_elastic.settings.table import OF_AGENT, OF_FINISH, JobSettings
+from hpc_elastic.settings.values import has_control, is_control, number_text
 from hpc_elastic.slurm.job import options
 from hpc_elastic.slurm.job.spec import JobSpec, checkpoint_lead_s, heartbeat_and_lease_s, warning_time_s
-from hpc_elastic.slurm.job.values import number_text
 
 BASE = "base.sbatch"  # the name that the other templates extend
 MAX_RELAUNCH = usual(FinishSettings.max_relaunch)
@@ -61,7 +61,7 @@ def quote(text: str) -> str:
 
     A plain carriage return in a script would make sbatch refuse it.
     """
-    if not options.has_control(text):
+    if not has_control(text):
         is_plain_inside = "'" in text and not set(text) & set('"$`\\!')
         return f'"{text}"' if is_plain_inside else shlex.quote(text)  # noqa: TID251 - a line of a script
     return "$'" + "".join(_ansi_c(char) for char in text) + "'"
@@ -70,7 +70,7 @@ def quote(text: str) -> str:
 def _ansi_c(char: str) -> str:
     if char in _ESCAPES:
         return _ESCAPES[char]
-    return f"\\{ord(char):03o}" if options.is_control(char) else char
+    return f"\\{ord(char):03o}" if is_control(char) else char
 
 
 def worker_command(spec: JobSpec, python: str, where: OwnPath = INSTALLED) -> tuple[str, ...]:
@@ -93,12 +93,12 @@ def agent_flags(spec: JobSpec) -> tuple[str, ...]:
         "warn-timeout": number_text(checkpoint_lead_s(spec)),
     }
     first = (f"--{name}={value}" for name, value in computed.items() if value is not None)
-    return (*first, *flags_given(OF_AGENT, vars(spec)), "--no-python")
+    return (*first, *flags_given(OF_AGENT, spec.values), "--no-python")
 
 
 def finish_flags(spec: JobSpec) -> tuple[str, ...]:
     """Return the flags of ``hpc-elastic finish`` that the spec sets."""
-    return (f"--max-relaunch={MAX_RELAUNCH}", *flags_given(OF_FINISH, vars(spec)))
+    return (f"--max-relaunch={MAX_RELAUNCH}", *flags_given(OF_FINISH, spec.values))
 
 
 def _may_have_gpus(spec: JobSpec) -> bool:

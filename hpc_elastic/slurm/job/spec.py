@@ -1,40 +1,32 @@
 """The job spec: one description of a run, the same from the command line, TOML and Python.
 
-Its fields are the rows of `hpc_elastic.settings.table`. Here is how pydantic reads the values of each kind,
-and the rules of fields that contradict each other.
+Its fields are the rows of `hpc_elastic.settings.table`, read as the kind of each says. Here are the rules of
+fields that contradict each other.
 """
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    create_model,
-    model_validator,
-)
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.processes.preload.rules import bad_name
-from hpc_elastic.settings import setting as kinds
-from hpc_elastic.settings.setting import Setting, ValueKind, usual
+from hpc_elastic.settings.setting import Setting, usual
 from hpc_elastic.settings.table import JOB, JobSettings
-from hpc_elastic.slurm.client import hostlist
-from hpc_elastic.slurm.client.deadlines import WARNING_JITTER_S
-from hpc_elastic.slurm.job import options, spec_input
-from hpc_elastic.slurm.job.values import (
+from hpc_elastic.settings.values import (
+    BadValueError,
     NodeRange,
+    OptionValue,
     number_text,
     parse_nodes,
     parse_time_limit_s,
     slurm_time_text,
 )
+from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client.deadlines import WARNING_JITTER_S
+from hpc_elastic.slurm.job import options
 
 DEFAULT_LEAD_S = usual(JobSettings.checkpoint_lead)
 _HEARTBEAT_S = usual(JobSettings.heartbeat_interval)
@@ -57,57 +49,60 @@ _ONE_NODE = {
     "switches": "Slurm places each task by itself",
     "use-min-nodes": "each task is a job of one node",
 }
-OptionValue = str | int | float | bool  # in this order: pydantic keeps the type that was given
-_TYPES: dict[ValueKind[Any], Any] = {
-    kinds.TEXT: Annotated[str, BeforeValidator(spec_input.one_line)],
-    kinds.PATH: Annotated[str, BeforeValidator(spec_input.one_line)],
-    kinds.SWITCH: bool,
-    kinds.BUDGET: Annotated[int, Field(ge=0, le=kinds.MOST), BeforeValidator(spec_input.no_switch)],
-    kinds.COUNT: Annotated[int, Field(ge=1, le=kinds.MOST), BeforeValidator(spec_input.no_switch)],
-    kinds.SECONDS: Annotated[float, BeforeValidator(spec_input.seconds)],
-    kinds.INTERVAL: Annotated[float, BeforeValidator(spec_input.interval)],
-    kinds.SILENCE: Annotated[str | int | float, BeforeValidator(spec_input.silence)],
-    kinds.TIME_LIMIT: Annotated[str | int, BeforeValidator(spec_input.time_limit)],
-    kinds.NODES: Annotated[str | int, BeforeValidator(spec_input.nodes)],
-    kinds.GPUS: Annotated[str | int, BeforeValidator(spec_input.gpus)],
-    kinds.MEMORY: Annotated[str, BeforeValidator(spec_input.memory)],
-    kinds.SIZE: Annotated[str, BeforeValidator(spec_input.size)],
-    kinds.UNASKED: Annotated[str, BeforeValidator(spec_input.unasked)],
-    kinds.WORDS: Annotated[tuple[str, ...], BeforeValidator(spec_input.words)],
-    kinds.LINES: Annotated[tuple[str, ...], BeforeValidator(spec_input.lines)],
-    kinds.NAMES: Annotated[tuple[str, ...], BeforeValidator(spec_input.names)],
-    kinds.SIGNALS: Annotated[tuple[str, ...], BeforeValidator(spec_input.names)],
-    kinds.OPTIONS: dict[str, OptionValue],
-    kinds.VARIABLES: Annotated[dict[str, str], BeforeValidator(spec_input.variables)],
-}
 
 
-def _field(row: Setting) -> tuple[Any, Any]:
-    """Return type and default of a field."""
-    of_kind = Literal[row.kind.choices] if row.kind.choices else _TYPES[row.kind]
-    default = row.default.copy() if isinstance(row.default, dict) else row.default
-    return (of_kind | None if default is None else of_kind), Field(default, description=row.help)
+class JobSpec(JobSettings):
+    """The program of a job, and the resources that it runs on; it does not change.
 
+    Durations are seconds or text with a unit (``90s``, ``2m``); `time` is minutes or text, as in Slurm.
 
-if TYPE_CHECKING:
+    Raises:
+        InputError: a field is unknown, cannot be read, or contradicts another one; `where` is its name.
+    """
 
-    class _Fields(JobSettings, BaseModel): ...
-else:
-    _Fields = BaseModel
+    _given: frozenset[str]
 
+    def __init__(self, **fields: Any) -> None:
+        fields = _folded(fields)
+        for name, value in fields.items():
+            if name not in JOB:
+                raise _unknown(name, value)
+        read = {name: read_value(row, fields[name]) for name, row in JOB.items() if name in fields}
+        defaults = {name: row.default for name, row in JOB.items() if name not in read}
+        vars(self).update(copy.deepcopy(defaults), **read, _given=frozenset(read))
+        check_spec(self)
 
-class _Rules(_Fields):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=False)
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a job spec does not change: {name}")
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _explain(cls, data: object, build: Callable[[object], JobSpec]) -> JobSpec:
-        try:
-            spec = build(spec_input.fold_sbatch(data))
-        except ValidationError as error:
-            raise spec_input.explain(error, tuple(cls.model_fields)) from None
-        check_spec(spec)
-        return spec
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JobSpec) and self.values == other.values
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"JobSpec({', '.join(f'{name}={value!r}' for name, value in self.given.items())})"
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """All fields by name."""
+        return {name: getattr(self, name) for name in JOB}
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The fields that were given, by name."""
+        return {name: value for name, value in self.values.items() if name in self._given}
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """The fields that are not their defaults, as the record of a run has them."""
+        return {name: value for name, value in self.values.items() if value != JOB[name].default}
+
+    def replaced(self, **fields: Any) -> JobSpec:
+        """Return the same job with other values, which are not checked."""
+        made = copy.copy(self)
+        vars(made).update(fields, _given=self._given | frozenset(fields))
+        return made
 
     @property
     def node_range(self) -> NodeRange:
@@ -163,26 +158,63 @@ class _Rules(_Fields):
         return tuple(options.option_name(name) for name in self.sbatch)
 
 
-if TYPE_CHECKING:
-
-    class JobSpec(_Rules):
-        """The job and its resources; at run time made below."""
-
-        def __init__(self, **fields: Any) -> None: ...
-else:
-    JobSpec = create_model(
-        "JobSpec",
-        __base__=_Rules,
-        __module__=__name__,
-        __doc__="""The program of a job, and the resources that it runs on.
-
-    Durations are seconds or text with a unit (``90s``, ``2m``); `time` is minutes or text, as in Slurm.
+def read_value(row: Setting, written: object) -> Any:
+    """Return the value of a setting for one as it was written; None where that is its default.
 
     Raises:
-        InputError: a field is unknown, cannot be read, or contradicts another one; `where` is its name.
-    """,
-        **{name: _field(row) for name, row in JOB.items()},
-    )
+        InputError: naming the setting, or the entry of its table.
+    """
+    if written is None and row.default is None:
+        return None
+    try:
+        return row.kind.parse(written)
+    except BadValueError as error:
+        place = f"{row.name}.{error.key}" if error.key else row.name
+        example = f", e.g. {place} = {error.example}" if error.example else ""
+        raise InputError(f"{place} = {error.message}", where=place, fix=error.fix + example) from None
+
+
+def _folded(fields: dict[str, Any]) -> dict[str, Any]:
+    """Move sbatch options that have a field of their own into that field.
+
+    Raises:
+        InputError: an option was given both ways, is owned by the protocol, or has a wrong value.
+    """
+    if "sbatch" not in fields:
+        return fields
+    folded, rest = dict(fields), {}
+    for key, value in read_value(JOB["sbatch"], fields["sbatch"]).items():
+        name = options.option_name(key)
+        field = options.FIELDS.get(name)
+        options.check_owned([name])
+        if name in rest:
+            raise InputError(
+                f"--{name} is given twice in sbatch", where=f"sbatch.{key}", fix="keep one of them"
+            )
+        is_of_field = name != "exclusive" or isinstance(value, bool)  # --exclusive=user has none
+        if field is None or not is_of_field:
+            options.check_value(name, value)
+            rest[name] = value
+            continue
+        if field in fields:
+            raise InputError(
+                f"--{name} is given twice: {field} = {fields[field]!r} and sbatch {key} = {value!r}",
+                where=f"sbatch.{key}",
+                fix=f"keep {field}",
+            )
+        folded[field] = value
+    return {**folded, "sbatch": rest}
+
+
+def _unknown(name: str, value: object) -> InputError:
+    """Return the error about a setting that there is not, with those that are near."""
+    if isinstance(value, Mapping):
+        fix = f"settings stand at the top level, without [{name}]"
+        return InputError(f"there is no table [{name}]", where=name, fix=fix)
+    same = [field for field in JOB if field == name.replace("-", "_")]
+    fix = options.near(name, same) or options.hint_for_key(name) or options.near(name, JOB)
+    fix = fix or options.near(name, (*JOB, *options.FIELDS, *options.BUILT_IN))
+    return InputError(f"there is no setting '{name}'", where=name, fix=fix or "see hpc-elastic submit --help")
 
 
 def check_spec(spec: JobSpec) -> None:
@@ -289,7 +321,7 @@ def _check_requests(spec: JobSpec) -> None:
             where="sbatch.gres",
             fix="keep gpus_per_node",
         )
-    is_empty = not spec.name.strip() and "name" in spec.model_fields_set
+    is_empty = not spec.name.strip() and "name" in spec.given
     if is_empty or spec.name in (".", ".."):
         raise InputError(f"{spec.name!r} cannot be a job name", where="name", fix="use letters and digits")
 

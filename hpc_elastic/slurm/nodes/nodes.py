@@ -19,10 +19,10 @@ from hpc_elastic.record.journal import Epoch, NodeTaken, Record
 from hpc_elastic.record.node_faults import Blamed, node_faults
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.settings.table import in_force
+from hpc_elastic.settings.values import parse_nodes
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.slurm.client.answers import features_of, taken_away
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.job.values import parse_nodes
 from hpc_elastic.slurm.nodes import ledger_rules
 from hpc_elastic.slurm.nodes.ledger_rules import RULES, Exclusion, WantedNodes
 from hpc_elastic.slurm.run_jobs.job_start import Say
@@ -252,7 +252,7 @@ def without_suspects(wanted: SubmitRequest, slurm: Slurm, clock: Clock, say: Say
     since = RULES.oldest(now)
     place = ledger_of(wanted.paths.root, {"ledger": spec.ledger}, slurm.environ)
     if place != place_for(wanted.paths.root):
-        wanted = replace(wanted, spec=spec.model_copy(update={"ledger": place}))
+        wanted = replace(wanted, spec=spec.replaced(ledger=place))
     if note := foreign_folder(place):
         say(f"warning: {note}")
     if not spec.exclude_suspects:

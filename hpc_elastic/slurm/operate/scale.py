@@ -20,10 +20,10 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Cause, DrainRequested, Role, SizeWanted, Then
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.record.state import RunState
+from hpc_elastic.settings.values import NodeRange, parse_nodes
 from hpc_elastic.slurm.client import hostlist
 from hpc_elastic.slurm.client.answers import ListedNode, SlurmTask, arrays_of, features_of, gpus_in
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.job.values import NodeRange, parse_nodes
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, is_array, read_run, tasks_of
 from hpc_elastic.slurm.submit.resubmit import queue, with_measured_lead
 from hpc_elastic.slurm.submit.run_dir import read_request

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from hpc_elastic.errors import DamagedError, SlurmCommandError, SlurmNotFoundError
@@ -17,9 +18,8 @@ from hpc_elastic.record import checkpoints
 from hpc_elastic.record.journal import Decision, Drained, Record, Requeued, RoundFormed
 from hpc_elastic.record.run_log import read_records
 from hpc_elastic.record.state import RunState, fold
-from hpc_elastic.settings import setting as kinds
-from hpc_elastic.settings.setting import ValueKind
 from hpc_elastic.settings.table import JOB
+from hpc_elastic.settings.values import BadValueError, parse_time_limit_s
 from hpc_elastic.slurm.client.answers import SlurmTask, arrays_of
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.job_standing import (
@@ -29,13 +29,12 @@ from hpc_elastic.slurm.client.job_standing import (
     job_facts,
 )
 from hpc_elastic.slurm.client.parse import JobState
-from hpc_elastic.slurm.job.values import BadValueError, parse_nodes, parse_time_limit_s
 from hpc_elastic.slurm.run_jobs.existing_run import was_left
 from hpc_elastic.slurm.run_jobs.job_start import same_script
 from hpc_elastic.slurm.run_jobs.submissions import Link, Submission, read_links, read_submissions
 from hpc_elastic.store import files
 from hpc_elastic.text import for_shell
-from hpc_elastic.typed_json import Count, Prose, Seconds, fitting, read
+from hpc_elastic.typed_json import read
 
 _NAMED = 8  # of more tasks the array is named
 
@@ -44,20 +43,6 @@ class StoredJob(NamedTuple):
     """The content of ``job.json``."""
 
     spec: dict[str, Any]
-
-
-_TYPES: dict[ValueKind[Any], Any] = {
-    **dict.fromkeys((kinds.TEXT, kinds.PATH, kinds.MEMORY, kinds.SIZE, kinds.UNASKED), str | None),
-    **dict.fromkeys((kinds.BUDGET, kinds.COUNT), Count | None),
-    **dict.fromkeys((kinds.SECONDS, kinds.INTERVAL), Seconds | None),
-    **dict.fromkeys((kinds.GPUS, kinds.TIME_LIMIT), str | Count | None),
-    **dict.fromkeys((kinds.WORDS, kinds.LINES, kinds.NAMES, kinds.SIGNALS), tuple[Prose, ...]),
-    kinds.SWITCH: bool | None,
-    kinds.SILENCE: str | float | None,
-    kinds.NODES: str | Count,
-    kinds.OPTIONS: dict[Prose, str | float | bool],
-    kinds.VARIABLES: dict[Prose, Prose],
-}  # of the settings as they are stored
 
 
 class RunFiles(NamedTuple):
@@ -183,7 +168,7 @@ def read_run(paths: RunPaths) -> RunFiles:
 def stored_spec(paths: RunPaths) -> dict[str, Any]:
     """Return the job spec as it was stored, without its defaults; empty if there is none.
 
-    A field that was edited into another type is left out; `spec_trouble` tells of it.
+    A field that was edited into an impossible value is left out; `spec_trouble` tells of it.
     """
     return _stored(paths).sound
 
@@ -217,22 +202,22 @@ class _StoredSpec(NamedTuple):
     """The settings in ``job.json``; there are none without the file."""
 
     all: Mapping[str, Any]
-    sound: dict[str, Any]  # those that can be used here: they have a type that a job spec writes
+    sound: dict[str, Any]  # those that can be used here
     is_readable: bool = True
 
 
 def _stored(paths: RunPaths) -> _StoredSpec:
-    types = {name: _TYPES.get(row.kind, str | None) for name, row in JOB.items()}
     try:
         data = files.read(paths.job)
         stored = {} if data is None else read(StoredJob, data).spec
-        sound = fitting(types, stored)
     except (OSError, DamagedError):
         return _StoredSpec({}, {}, is_readable=False)
-    try:
-        parse_nodes(sound.get("nodes", 1))
-    except BadValueError:
-        del sound["nodes"]
+    sound = {}
+    for name, value in stored.items():
+        row = JOB.get(name)  # None: of another version
+        is_default = row is None or (value is None and row.default is None)
+        with suppress(BadValueError):
+            sound[name] = value if row is None or is_default else row.kind.parse(value)
     return _StoredSpec(stored, sound)
 
 

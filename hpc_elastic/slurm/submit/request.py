@@ -18,11 +18,11 @@ from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.isolated import lookup
 from hpc_elastic.isolated.argv import INSTALLED, OwnPath, own_argv, start_argv
 from hpc_elastic.paths import RunPaths, readable_name
+from hpc_elastic.settings.values import number_text
 from hpc_elastic.slurm.job import notice
 from hpc_elastic.slurm.job import script as script_text
 from hpc_elastic.slurm.job.script import BASE, RunNames, Template
 from hpc_elastic.slurm.job.spec import JobSpec, warning_time_s
-from hpc_elastic.slurm.job.values import number_text
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 FOLDERS = (_PACKAGE / "sbatch_templates", _PACKAGE.parent / "sbatch_templates")
@@ -123,9 +123,7 @@ class SubmitRequest:
 
     def job_json(self) -> bytes:
         """Return the content of ``job.json``."""
-        return (
-            json.dumps({"format": 1, "spec": self.spec.model_dump(exclude_defaults=True)}, indent=1) + "\n"
-        ).encode()
+        return (json.dumps({"format": 1, "spec": self.spec.stored}, indent=1) + "\n").encode()
 
 
 def new_token() -> str:
@@ -159,15 +157,13 @@ def plan(
     stamp = date_text(now_s).replace("-", "").replace(":", "").replace(" ", "-")
     run_id = f"{readable_name(name) or _NO_NAME}-{stamp}-{secrets.token_hex(2)}"
     paths = RunPaths(os.path.join(here, os.path.expanduser(spec.run_dir or f"{RUNS_FOLDER}/{run_id}")))
-    filled = spec.model_copy(
-        update={
-            "name": name,
-            "python": python,
-            "workdir": workdir,
-            "run_dir": paths.root,
-            "notify_webhook": spec.notify_webhook and _path(here, spec.notify_webhook),
-            "notify_template": notice.template_at(spec.notify_template, lambda file: _path(here, file)),
-        }
+    filled = spec.replaced(
+        name=name,
+        python=python,
+        workdir=workdir,
+        run_dir=paths.root,
+        notify_webhook=spec.notify_webhook and _path(here, spec.notify_webhook),
+        notify_template=notice.template_at(spec.notify_template, lambda file: _path(here, file)),
     )
     batch_log = script_text.batch_log_pattern(paths.batch_log, spec.mode)
     where = own_path_of(filled) if starts_python or python == sys.executable else OwnPath(is_known=False)

@@ -11,10 +11,10 @@ from hpc_elastic.errors import HpcElasticError, RunDirError, SlurmCommandError, 
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import save_times
+from hpc_elastic.settings.values import number_text
 from hpc_elastic.slurm.client import deadlines, parse
 from hpc_elastic.slurm.client.commands import Slurm, SlurmTimeoutError, submit_environment
 from hpc_elastic.slurm.job.spec import MAX_SIGNAL_S, checkpoint_lead_s
-from hpc_elastic.slurm.job.values import number_text
 from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.run_files import drain_times
 from hpc_elastic.slurm.run_jobs.submissions import Link

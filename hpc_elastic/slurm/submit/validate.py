@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.isolated import lookup
 from hpc_elastic.paths import absence_of, closed_above
+from hpc_elastic.settings.values import has_control
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.deadlines import seconds
 from hpc_elastic.slurm.job import notice, options, script
@@ -102,7 +103,7 @@ def check_local_nodes(spec: JobSpec, nodes: int) -> None:
 
 
 def _check_workdir(workdir: str) -> None:
-    if options.has_control(workdir):
+    if has_control(workdir):
         raise InputError(
             f"the working directory {workdir!r} has a line break or another control character in its name",
             where="workdir",

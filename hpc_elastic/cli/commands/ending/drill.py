@@ -34,6 +34,7 @@ from hpc_elastic.report.drill_report import (
 )
 from hpc_elastic.report.explain.as_json import document
 from hpc_elastic.report.run_facts import ask_status, next_steps
+from hpc_elastic.settings.values import parse_duration_s
 from hpc_elastic.slurm.client.commands import Slurm, SlurmTimeoutError
 from hpc_elastic.slurm.client.deadlines import Site
 from hpc_elastic.slurm.drill.drill import (
@@ -46,7 +47,6 @@ from hpc_elastic.slurm.drill.drill import (
     UnsureError,
     choose,
 )
-from hpc_elastic.slurm.job.values import BadValueError, parse_duration_s
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, is_array, read_run
 from hpc_elastic.store.files import list_names
 from hpc_elastic.text import for_shell
@@ -76,14 +76,6 @@ def check_node(run: RunFiles, chosen: Drill, node: str | None) -> None:
             where="--node",
             fix=f"leave it out; it goes with {names}, and in array mode with all drills",
         )
-
-
-def parse_patience_s(text: str) -> float:
-    """Return how long the run may take to come back, by ``--wait`` [s]."""
-    try:
-        return parse_duration_s(text)
-    except BadValueError as error:
-        raise InputError(str(error), where="--wait", fix=error.fix) from None
 
 
 def target_of(run: RunFiles, slurm: Slurm, chosen: Drill, node: str | None, rank: int | None) -> Target:
@@ -118,7 +110,7 @@ def target_of(run: RunFiles, slurm: Slurm, chosen: Drill, node: str | None, rank
     return choose(formed, chosen, node, rank)
 
 
-def tell_hang_limit(run: RunFiles, patience_s: float, wait: str) -> None:
+def tell_hang_limit(run: RunFiles, patience_s: float) -> None:
     """Say beforehand that no agent will find the hang in the time that the drill looks."""
     limit = str(run.spec.get("hang_timeout") or "auto")
     if not run.spec:
@@ -129,7 +121,9 @@ def tell_hang_limit(run: RunFiles, patience_s: float, wait: str) -> None:
     limit_s = _AUTO_LEAST_S if limit == "auto" else parse_duration_s(limit)
     if limit_s >= patience_s:
         when = "half an hour at the earliest (hang_timeout = auto)" if limit == "auto" else f"{limit_s:g} s"
-        say(f"warning: a hang is found after {when}, and this looks for --wait {wait} only", err=True)
+        say(
+            f"warning: a hang is found after {when}, and this looks for --wait {patience_s:g}s only", err=True
+        )
 
 
 def tell_budgets(run: RunFiles, chosen: Drill, target: Target) -> None:
@@ -188,7 +182,7 @@ def drill(  # noqa: PLR0913 - one flag per drill
     requeue: bool = False,
     node: str | None = None,
     rank: int | None = None,
-    wait: str = "15m",
+    wait: float = 900.0,
     yes: bool = False,
     json: bool = False,
 ) -> int:
@@ -196,14 +190,13 @@ def drill(  # noqa: PLR0913 - one flag per drill
     flags = (preempt, timeout, node_loss, crash, hang, requeue)
     chosen = _chosen(flags)
     check_rank(chosen, rank)
-    patience_s = parse_patience_s(wait)
     found = read_run(find_one_run(run))
     slurm = Slurm()
     check_node(found, chosen, node)
     target = target_of(found, slurm, chosen, node, rank)
     words = target.text(chosen, is_one_task=is_array(found))
     if chosen is Drill.HANG:
-        tell_hang_limit(found, patience_s, wait)
+        tell_hang_limit(found, wait)
     tell_budgets(found, chosen, target)
     if not yes:
         confirm(found, words)
@@ -211,7 +204,7 @@ def drill(  # noqa: PLR0913 - one flag per drill
     striker = Striker(found, slurm, SystemClock())
     site = striker.granted(target) if chosen is Drill.PREEMPT else None
     with redirect_stdout(sys.stderr) if json else nullcontext():  # stdout has the document alone
-        course = _strike_and_follow(found, striker, chosen, target, patience_s)
+        course = _strike_and_follow(found, striker, chosen, target, wait)
         code = _tell_verdict(found, course, site)
     if json:
         hand_out(_as_json(found, chosen, target, course, is_well=code == ExitCode.OK))

@@ -231,8 +231,7 @@ def _title(paths: RunPaths) -> str:
     module = str(spec.get("module") or "")
     if module.startswith("hpc_elastic."):  # ours, which runs a function of the user's
         return str(spec.get("name") or paths.name)
-    words = spec.get("command")
-    command = [str(word) for word in words] if isinstance(words, list) else []  # people edit the file
+    command = spec.get("command")
     return module or (title_of(command) if command else paths.name)
 
 

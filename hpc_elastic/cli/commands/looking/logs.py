@@ -23,8 +23,8 @@ from hpc_elastic.report.log_lines import LogPiece, WantedLines, chosen_lines
 from hpc_elastic.report.log_order import Lengths, LogOrder
 from hpc_elastic.report.run_status import RunPhase, RunView, status_of
 from hpc_elastic.report.timeline import names_text
+from hpc_elastic.settings.values import BadValueError, parse_duration_s
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.job.values import BadValueError, parse_duration_s
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, read_run
 from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, silent_for
 from hpc_elastic.text import for_shell

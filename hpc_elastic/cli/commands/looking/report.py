@@ -54,10 +54,6 @@ def _write(output: str, text: str) -> None:
 
 
 def _format_of(given: str | None, output: str | None) -> str:
-    if given is not None and given not in FORMATS:
-        raise InputError(
-            f"there is no format {given!r}", where="--format", fix=f"give one of {', '.join(FORMATS)}"
-        )
     suffix = os.path.splitext(output or "")[1]
     if os.path.basename(output or "").lower() in _SUFFIXES:
         raise InputError(

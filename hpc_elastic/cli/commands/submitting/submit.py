@@ -154,8 +154,8 @@ def _resume_in_slurm(paths: RunPaths, backs: list[WayBack], *, dry_run: bool, fo
 
 
 def _run_local(job: WantedJob, nodes: int, *, dry_run: bool) -> int:
-    if "nodes" not in job.spec.model_fields_set:
-        job = job._replace(spec=job.spec.model_copy(update={"nodes": str(nodes)}))
+    if "nodes" not in job.spec.given:
+        job = job._replace(spec=job.spec.replaced(nodes=str(nodes)))
     validate.check_local_nodes(job.spec, nodes)
     wanted = _plan(job, dry_run=dry_run)
     _warn(validate.check(wanted, None, is_local=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.slurm.job.values import (
+from hpc_elastic.settings.values import (
     BadValueError,
     number_text,
     parse_duration_s,
