@@ -44,7 +44,6 @@ HEAVY = {
     "email",
     "filelock",
     "http",
-    "jinja2",
     "logging",
     "multiprocessing",
     "numpy",

@@ -17,7 +17,7 @@ NEEDED: Final = (
     "hpc_elastic",
     *("psutil", "filelock", "prometheus_client", "tomli"),
     *("submitit", "cloudpickle", "typing_extensions"),
-    *("argcomplete", "jinja2", "markupsafe"),
+    "argcomplete",
 )
 """The top-level modules of this package and of all that it needs."""
 

@@ -12,7 +12,7 @@ from hpc_elastic import __version__
 from hpc_elastic.cli.commands import COMMANDS
 from hpc_elastic.cli.main import main
 
-HEAVY = {"argcomplete", "jinja2"}
+HEAVY = {"argcomplete"}
 
 
 @pytest.mark.parametrize("command", ["run", "finish"])

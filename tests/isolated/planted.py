@@ -6,7 +6,7 @@ from pathlib import Path
 
 PLANTED = (
     *("hpc_elastic", "runpy", "typing", "signal", "json", "contextlib", "argparse", "select", "selectors"),
-    *("subprocess", "tempfile", "zlib", "psutil", "filelock", "argcomplete", "jinja2"),
+    *("subprocess", "tempfile", "zlib", "psutil", "filelock", "argcomplete"),
     *("cloudpickle", "submitit", "sitecustomize", "usercustomize"),
 )
 TEXT = "raise SystemExit('planted code has run')\n"

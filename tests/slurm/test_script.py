@@ -127,7 +127,7 @@ def test_a_script_can_be_read_at_a_glance(name: str, mode: str) -> None:
 
 def test_the_template_is_found_in_the_source_tree() -> None:
     """An editable install does not see what the wheel carries inside the package."""
-    assert read_template().base.startswith("#!/bin/bash\n")
+    assert read_template().own.startswith("#!/bin/bash\n")
     assert ["sbatch_templates", "sbatch_templates"] == [folder.name for folder in FOLDERS]
     assert FOLDERS[0].parent.name == "hpc_elastic"
 

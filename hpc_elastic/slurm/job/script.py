@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
-
-import jinja2
 
 from hpc_elastic.isolated.argv import CALL, INSTALLED, OwnPath, call_argv, own_argv
 from hpc_elastic.named_tuple import NamedTuple
@@ -20,7 +18,6 @@ from hpc_elastic.settings.values import has_control, is_control, number_text
 from hpc_elastic.slurm.job import options
 from hpc_elastic.slurm.job.spec import JobSpec, checkpoint_lead_s, heartbeat_and_lease_s, warning_time_s
 
-BASE = "base.sbatch"  # the name that the other templates extend
 MAX_RELAUNCH = usual(FinishSettings.max_relaunch)
 _HEALTH_S = usual(JobSettings.health_timeout)  # for a look at a node
 _PROGRAMS = 2  # that an agent runs one after the other to look at its node, each for so long at most
@@ -117,12 +114,14 @@ def header(spec: JobSpec, names: RunNames) -> tuple[str, ...]:
 
 
 class Template(NamedTuple):
-    """The job script of a mode: two Jinja templates, and the functions that the script calls."""
+    """The job script of a mode: texts with ``{{ name }}`` for values, and the functions that it calls."""
 
     own: str
-    """What the mode has of its own; it extends `BASE`."""
+    """The script, with a place for `base`."""
     base: str
-    """What all modes have."""
+    """The lines that all modes have, with a place for `setup`."""
+    setup: str
+    """The lines around those that a job runs once per start."""
     functions: str
     """The text of ``batch.sh``, which the script reads in the run directory."""
 
@@ -135,25 +134,43 @@ def render(spec: JobSpec, names: RunNames, template: Template) -> str:
         names: the names it carries.
         template: that of the spec's mode.
     """
-    return _compiled(template).render(
-        header=header(spec, names),
+    setup = template.setup if spec.modules or spec.setup else ""
+    text = template.own.replace("{{ base }}\n", template.base).replace("{{ setup }}\n", setup)
+    modules = f"module load {' '.join(map(quote, spec.modules))}"
+    return _filled(
+        text,
+        header="\n".join(f"#SBATCH {option}" for option in header(spec, names)),
+        last_task=spec.tasks - 1,
+        requeue="requeue" if spec.requeues else "no-requeue",
         warn_signal=spec.warn_signal,
         warn_seconds=warning_time_s(spec),
-        names=names,
-        env=spec.env,
-        modules=spec.modules,
-        setup=spec.setup,
-        agent=_quoted(agent_flags(spec)),
-        elastic=_quoted(names.elastic or own_argv(names.python, where=names.where)),
-        worker=_quoted(worker_command(spec, names.python, names.where)),
-        tasks=spec.tasks,
-        max_relaunch=MAX_RELAUNCH,
-        finish=('--run-dir="$HPC_ELASTIC_RUN_DIR"', *_quoted(finish_flags(spec))),
-        requeues=spec.requeues,
+        run_dir=quote(names.run_dir),
+        run_id=quote(names.run_id),
+        elastic=_array("elastic", names.elastic or own_argv(names.python, where=names.where)),
+        agent=_array("agent", agent_flags(spec)),
+        worker=_array("worker", worker_command(spec, names.python, names.where)),
+        finish=_array("finish", finish_flags(spec), '--run-dir="$HPC_ELASTIC_RUN_DIR"'),
         checksum=checksum(template.functions),
+        workdir=quote(names.workdir),
+        env="".join(f"\nexport {name}={quote(value)}" for name, value in spec.env.items()),
+        modules=f'eval "$find_modules"\n{modules}' if spec.modules else "",
+        lines="\n".join(spec.setup),
+        epilog=quote(names.epilog),
+        relaunches=" ".join(map(str, range(MAX_RELAUNCH + 1))),
         silent_s=_silent_s(spec),
         silent_start_s=_silent_s(spec) + _start_s(spec),
     )
+
+
+def _filled(text: str, **values: object) -> str:
+    """Return a text with the values of its names; a line with an empty value alone is left out."""
+
+    def value(found: re.Match[str]) -> str:
+        whole_line, word = found.groups()
+        filled = str(values[whole_line or word])
+        return f"{filled}\n" if whole_line and filled else filled
+
+    return re.sub(r"^\{\{ (\w+) \}\}\n|\{\{ (\w+) \}\}", value, text, flags=re.MULTILINE)
 
 
 def checksum(functions: str) -> str:
@@ -161,19 +178,16 @@ def checksum(functions: str) -> str:
     return hashlib.sha256(functions.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _quoted(words: Iterable[str]) -> tuple[str, ...]:
-    return tuple(quote(word) for word in words)
-
-
-def array(name: str, words: Iterable[str]) -> str:
+def _array(name: str, words: Iterable[str], *quoted: str) -> str:
     """Return the assignment of a bash array, with as many words on a line as fit.
 
     Args:
         name: of the array.
-        words: its elements, quoted.
+        words: its elements.
+        quoted: those before them, as in a script.
     """
     lines = [""]
-    for word in words:
+    for word in (*quoted, *map(quote, words)):
         longer = f"{lines[-1]} {word}".lstrip()
         if lines[-1] and len(longer) > _WIDTH:
             lines.append(word)
@@ -195,21 +209,6 @@ def _start_s(spec: JobSpec) -> int:
     """Return how much longer that is while agents have told no names: they start slowly, or look at nodes."""
     health_s = _HEALTH_S if spec.health_timeout is None else spec.health_timeout
     return math.ceil(_SLOW_START_S + _PROGRAMS * health_s)
-
-
-@cache
-def _compiled(template: Template) -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.DictLoader({BASE: template.base}),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - the text is a shell script; every value goes through `quote`
-    )
-    environment.filters["quote"] = quote
-    environment.globals["array"] = array
-    return environment.from_string(template.own)
 
 
 def batch_log_pattern(path: str, mode: str = "step") -> str:

@@ -21,7 +21,7 @@ from hpc_elastic.paths import RunPaths, readable_name
 from hpc_elastic.settings.values import number_text
 from hpc_elastic.slurm.job import notice
 from hpc_elastic.slurm.job import script as script_text
-from hpc_elastic.slurm.job.script import BASE, RunNames, Template
+from hpc_elastic.slurm.job.script import RunNames, Template
 from hpc_elastic.slurm.job.spec import JobSpec, warning_time_s
 
 _PACKAGE = Path(__file__).resolve().parents[2]
@@ -219,10 +219,8 @@ def read_template(mode: str = "step") -> Template:
     Raises:
         InputError: this installation has no such template.
     """
-    own, base, functions = (
-        _find(name).read_text(encoding="utf-8") for name in (NAMES[mode], BASE, FUNCTIONS)
-    )
-    return Template(own, base, functions)
+    names = (NAMES[mode], "base.sbatch", "setup.sbatch", FUNCTIONS)
+    return Template(*(_find(name).read_text(encoding="utf-8") for name in names))
 
 
 def epilog() -> str:
