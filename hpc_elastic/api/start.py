@@ -8,7 +8,6 @@ import subprocess
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 from hpc_elastic.api import function
@@ -117,7 +116,7 @@ def _spec(work: Work, fields: dict[str, Any], local: int | None) -> JobSpec:
     if isinstance(work, str) and work.endswith(_JOB_FILE):
         file = read_job_file(work)
         _warn(file.warnings, str)
-        return build_spec(replace(file, values={**here, **file.values}), fields)
+        return build_spec(file._replace(values={**here, **file.values}), fields)
     return JobSpec(**{**here, **fields, "command": work})
 
 

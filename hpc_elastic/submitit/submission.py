@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -209,7 +207,7 @@ def _as_job(wanted: WantedJobs, index: int, place: Path) -> list[HpcElasticJob[A
 
 def new_run_dir(folder: Path, name: str) -> str:
     """Return a path for the next run below submitit's folder."""
-    return str(folder / f"{readable_name(name) or 'run'}-{secrets.token_hex(4)}")
+    return str(folder / f"{readable_name(name) or 'run'}-{os.urandom(4).hex()}")
 
 
 def _cancel(jobs: list[HpcElasticJob[Any]]) -> None:
@@ -241,20 +239,10 @@ class UncertainArrayError(SlurmCommandError):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class ArrayRequest(SubmitRequest):
-    """The submission of an array; its run is that of its first task.
+    """The submission of an array; its run is that of its first task."""
 
-    Args:
-        file: where its script is.
-    """
-
-    file: str = ""
-
-    @property
-    def script_file(self) -> str:
-        """Where the script is."""
-        return self.file
+    __slots__ = ()
 
     @property
     def sbatch_arguments(self) -> tuple[str, ...]:

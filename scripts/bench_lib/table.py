@@ -80,7 +80,7 @@ ROWS = (
     Row("status_times_python", "status, no run there: CPU time, times that of python -c pass", 7.0, 1),
     Row("help_times_python", "  --help", 10.0, 1),
     Row("submit_help_times_python", "  submit --help", 10.0, 1),
-    Row("dry_run_times_python", "  submit --dry-run", None, 1),
+    Row("dry_run_times_python", "  submit --dry-run", 10, 1),
     Row("first_start_cpu_s", "8 workers import PyTorch: CPU time of all processes [s]", None, 1),
     Row("warm_first_start_cpu_s", "  the same with --preload [s]", None, 1),
     Row("first_start_cpu_s_share", "  with --preload, times that without", 0.4, 2),

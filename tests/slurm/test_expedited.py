@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,7 +73,7 @@ def test_a_job_is_queued_so_where_the_site_allows_it(tmp_path: Path) -> None:
     asked = expedited(wanted, Site())
     script = wanted.paths.script
     assert (EXPEDITE, script, "0", "0", "0", "expedited") == asked.sbatch_arguments[-6:]
-    later = replace(asked, submission=2, lead_s=260.0).sbatch_call((), 3)
+    later = asked._replace(submission=2, lead_s=260.0).sbatch_call((), 3)
     assert (EXPEDITE, script, "2", "3", "260", "expedited") == later
     assert wanted == expedited(wanted, Site(allows=False))
 
@@ -91,7 +90,7 @@ def test_some_jobs_are_not(tmp_path: Path, fields: dict[str, object]) -> None:
 
 def test_a_script_of_an_older_version_is_not(tmp_path: Path) -> None:
     """Its job would be held at its end."""
-    assert not expedited(replace(request(tmp_path), functions="begin_job() { :; }"), Site()).expedited
+    assert not expedited(request(tmp_path)._replace(functions="begin_job() { :; }"), Site()).expedited
 
 
 @pytest.fixture

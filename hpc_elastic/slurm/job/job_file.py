@@ -7,9 +7,9 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.settings.setting import TABLES
 from hpc_elastic.settings.table import JOB
 from hpc_elastic.slurm.job import options
@@ -23,8 +23,7 @@ _TABLES = {name: row for name, row in JOB.items() if row.kind in TABLES}
 _OTHER_FORMATS = (".json", ".yaml", ".yml")
 
 
-@dataclass(frozen=True, slots=True)
-class JobFile:
+class JobFile(NamedTuple):
     """The content of a job file, and its text for error messages.
 
     Args:
@@ -36,7 +35,7 @@ class JobFile:
     """
 
     path: str = ""
-    values: Mapping[str, object] = field(default_factory=dict)
+    values: Mapping[str, object] = {}
     text: str = ""
     owner: str = ""
     others: str = ""

@@ -7,7 +7,6 @@ import math
 import re
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from hpc_elastic.isolated.argv import CALL, INSTALLED, OwnPath, call_argv, own_argv
 from hpc_elastic.named_tuple import NamedTuple
@@ -28,8 +27,7 @@ _WIDTH = 110  # of a line of the script
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e", "'": "\\'", "\\": "\\\\"}
 
 
-@dataclass(frozen=True, slots=True)
-class RunNames:
+class RunNames(NamedTuple):
     """The names a script carries.
 
     Args:

@@ -245,14 +245,12 @@ def without_suspects(wanted: SubmitRequest, slurm: Slurm, clock: Clock, say: Say
 
     Where nodes are remembered is kept with the request, for the job has an environment of its own.
     """
-    from dataclasses import replace  # noqa: PLC0415 - heavy; `status` imports this module
-
     spec = wanted.spec
     now = clock.wall()
     since = RULES.oldest(now)
     place = ledger_of(wanted.paths.root, {"ledger": spec.ledger}, slurm.environ)
     if place != place_for(wanted.paths.root):
-        wanted = replace(wanted, spec=spec.replaced(ledger=place))
+        wanted = wanted._replace(spec=spec.replaced(ledger=place))
     if note := foreign_folder(place):
         say(f"warning: {note}")
     if not spec.exclude_suspects:
@@ -280,7 +278,7 @@ def without_suspects(wanted: SubmitRequest, slurm: Slurm, clock: Clock, say: Say
     how = "hpc-elastic nodes forgive" if wanted.submission else "--no-exclude-suspects"
     for line in told(chosen, suspects, f"{how} takes them in"):
         say(line)
-    return replace(wanted, excluded=(*mine, *chosen.nodes)) if chosen.nodes else wanted
+    return wanted._replace(excluded=(*mine, *chosen.nodes)) if chosen.nodes else wanted
 
 
 def note_taken(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
@@ -107,7 +106,7 @@ def _add(run: RunFiles, tasks: int, slurm: Slurm, say: Say) -> None:
             fix=f"scale in steps of at most {most} nodes",
         )
     newest, stored = run.submissions[-1], read_request(run.paths)
-    wanted = with_measured_lead(replace(stored, submission=newest.number, token=newest.token))
+    wanted = with_measured_lead(stored._replace(submission=newest.number, token=newest.token))
     array = queue(slurm, wanted, (f"--array=0-{tasks - 1}", *wanted.sbatch_options))
     more = are_text(tasks, "more task")
     say(f"{more} queued as array {array}")

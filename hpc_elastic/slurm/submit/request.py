@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 
 from hpc_elastic.clock import date_text
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.isolated import lookup
 from hpc_elastic.isolated.argv import INSTALLED, OwnPath, own_argv, start_argv
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths, readable_name
 from hpc_elastic.settings.values import number_text
 from hpc_elastic.slurm.job import notice
@@ -24,8 +22,8 @@ from hpc_elastic.slurm.job import script as script_text
 from hpc_elastic.slurm.job.script import RunNames, Template
 from hpc_elastic.slurm.job.spec import JobSpec, warning_time_s
 
-_PACKAGE = Path(__file__).resolve().parents[2]
-FOLDERS = (_PACKAGE / "sbatch_templates", _PACKAGE.parent / "sbatch_templates")
+_PACKAGE = os.path.abspath(os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", ".."))
+FOLDERS = tuple(os.path.join(place, "sbatch_templates") for place in (_PACKAGE, os.path.dirname(_PACKAGE)))
 FUNCTIONS = "batch.sh"  # the script calls it; Slurm runs the same file on each node after its agent
 NAMES = {"step": "elastic.sbatch", "array": "array.sbatch"}
 
@@ -35,8 +33,7 @@ TOKEN_PREFIX = "hpc_elastic:"  # noqa: S105 - no secret
 _NO_NAME = "run"
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitRequest:
+class SubmitRequest(NamedTuple):
     """One submission of one run.
 
     Args:
@@ -52,6 +49,7 @@ class SubmitRequest:
         expedited: Slurm is to start the job again at once after a requeue.
         starts_python: the interpreter of the spec may be started before the job is queued, to ask it for
             this package.
+        file: where the script is; empty: in the run directory.
     """
 
     spec: JobSpec
@@ -65,11 +63,12 @@ class SubmitRequest:
     functions: str = ""
     expedited: bool = False
     starts_python: bool = True
+    file: str = ""
 
     @property
     def script_file(self) -> str:
         """Where the script is."""
-        return self.paths.script
+        return self.file or self.paths.script
 
     @property
     def sbatch_arguments(self) -> tuple[str, ...]:
@@ -119,7 +118,7 @@ class SubmitRequest:
 
     def again(self, submission: int) -> SubmitRequest:
         """Return the next submission of the same run."""
-        return replace(self, submission=submission, token=new_token())
+        return self._replace(submission=submission, token=new_token())
 
     def job_json(self) -> bytes:
         """Return the content of ``job.json``."""
@@ -128,7 +127,7 @@ class SubmitRequest:
 
 def new_token() -> str:
     """Return a name for one submission."""
-    return TOKEN_PREFIX + secrets.token_hex(8)
+    return TOKEN_PREFIX + os.urandom(8).hex()
 
 
 def plan(
@@ -155,7 +154,7 @@ def plan(
     python = _path(here, python) if "/" in python else python
     name = spec.name or _name_of(spec)
     stamp = date_text(now_s).replace("-", "").replace(":", "").replace(" ", "-")
-    run_id = f"{readable_name(name) or _NO_NAME}-{stamp}-{secrets.token_hex(2)}"
+    run_id = f"{readable_name(name) or _NO_NAME}-{stamp}-{os.urandom(2).hex()}"
     paths = RunPaths(os.path.join(here, os.path.expanduser(spec.run_dir or f"{RUNS_FOLDER}/{run_id}")))
     filled = spec.replaced(
         name=name,
@@ -220,7 +219,12 @@ def read_template(mode: str = "step") -> Template:
         InputError: this installation has no such template.
     """
     names = (NAMES[mode], "base.sbatch", "setup.sbatch", FUNCTIONS)
-    return Template(*(_find(name).read_text(encoding="utf-8") for name in names))
+    return Template(*map(_text_of, names))
+
+
+def _text_of(name: str) -> str:
+    with open(_find(name), encoding="utf-8") as file:
+        return file.read()
 
 
 def epilog() -> str:
@@ -229,13 +233,12 @@ def epilog() -> str:
     Raises:
         InputError: this installation has none.
     """
-    return str(_find(FUNCTIONS))
+    return _find(FUNCTIONS)
 
 
 @cache
-def _find(name: str) -> Path:
+def _find(name: str) -> str:
     for folder in FOLDERS:
-        if (folder / name).is_file():
-            return folder / name
-    places = " or ".join(str(folder) for folder in FOLDERS)
-    raise InputError(f"{name} is not in {places}", fix="install hpc_elastic again")
+        if os.path.isfile(path := os.path.join(folder, name)):
+            return path
+    raise InputError(f"{name} is not in {' or '.join(FOLDERS)}", fix="install hpc_elastic again")

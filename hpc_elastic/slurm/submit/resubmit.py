@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hpc_elastic.clock import Clock
 from hpc_elastic.errors import HpcElasticError, RunDirError, SlurmCommandError, SlurmError
@@ -82,7 +81,7 @@ def resubmit_task(paths: RunPaths, submission: int, task: str, link: int, slurm:
             where="run_dir",
             fix=f"hpc-elastic submit --resume {for_shell(paths.root)}",
         )
-    request = replace(stored_request(paths, submission), token=f"{known[0]} for:{task}")
+    request = stored_request(paths, submission)._replace(token=f"{known[0]} for:{task}")
     found = slurm.jobs_with_comment(request.token)
     return f"{found[0] if found else _sbatch_task(request, task, link, slurm)}_0"
 
@@ -218,7 +217,7 @@ def with_measured_lead(wanted: SubmitRequest) -> SubmitRequest:
         return wanted
     most_s = MAX_SIGNAL_S - deadlines.WARNING_JITTER_S
     lead_s = min(deadlines.warning_lead_s(saves, drains, default_s, limit_s), most_s)
-    return replace(wanted, lead_s=lead_s) if lead_s > default_s else wanted
+    return wanted._replace(lead_s=lead_s) if lead_s > default_s else wanted
 
 
 def lead_text(queued: SubmitRequest) -> str:
@@ -248,7 +247,7 @@ def expedited(wanted: SubmitRequest, slurm: Slurm) -> SubmitRequest:
     if not (spec.expedite and sees_to_it) or not spec.requeues or "clusters" in spec.sbatch:
         return wanted
     try:
-        return replace(wanted, expedited=slurm.may_expedite())
+        return wanted._replace(expedited=slurm.may_expedite())
     except SlurmError:
         return wanted
 

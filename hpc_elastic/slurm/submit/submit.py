@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from hpc_elastic.clock import Clock, date_text
 from hpc_elastic.errors import InputError, RunDirError, SlurmCommandError, SlurmError, SlurmNotFoundError
 from hpc_elastic.ids import LOCAL_JOB, LOGIN
+from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision, Role
 from hpc_elastic.record.run_log import open_log
@@ -32,8 +32,7 @@ _LOOKUPS = 4  # after an sbatch without an answer, how often Slurm is asked for 
 _LOOKUP_PAUSE_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(NamedTuple):
     """A run that is queued.
 
     Args:
