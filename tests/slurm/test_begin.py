@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from hpc_elastic.paths import RunPaths
@@ -16,6 +18,7 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
 )
+from hpc_elastic.record.node_faults import node_faults
 from hpc_elastic.record.run_log import open_log, read_records
 from hpc_elastic.slurm.client.answers import PastStart
 from hpc_elastic.slurm.end.begin import charge
@@ -104,3 +107,49 @@ def test_a_task_whose_agent_is_still_a_member_has_ended_without_a_word(paths: Ru
     assert isinstance(left, NodeLeft)
     assert ("n2.1@7_1-0-0", "n2", Cause.PREEMPTION) == (left.node_id, left.node, left.cause)
     assert ([], []) == charged(paths, slurm, 0, task=TASK)
+
+
+class Tasks(Accounting):
+    """The same, with the tasks of the array.
+
+    Args:
+        rows: as there.
+        restarts: the restart counts of the tasks.
+    """
+
+    def __init__(self, *rows: str, restarts: Sequence[int]) -> None:
+        super().__init__(*rows)
+        self._restarts = restarts
+
+    def show_tasks(self, array: str) -> list[dict[str, str]]:
+        """Return the facts of each task."""
+        self._answer()
+        known = {"JobState": "RUNNING", "Reason": "None", "Requeue": "1", "ArrayJobId": array}
+        return [
+            {**known, "ArrayTaskId": str(index), "Restarts": str(restart)}
+            for index, restart in enumerate(self._restarts)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("restarts", "is_silent", "lost", "blamed"),
+    [
+        ((1, 1), False, ("n1", "n2"), []),
+        ((0, 1), False, ("n2",), ["n2"]),  # the other task runs on
+        ((1, 1), True, ("n2",), ["n2"]),
+    ],
+    ids=["lost together", "lost alone", "Slurm is silent"],
+)
+def test_tasks_that_are_lost_together_blame_no_node(
+    paths: RunPaths, restarts: tuple[int, int], lost: tuple[str, ...], blamed: list[str], *, is_silent: bool
+) -> None:
+    """The first of them that starts again finds the loss of all; those after it find nothing more."""
+    write(paths, EpochStarted(EPOCH, "7", ()), RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None))
+    slurm = Tasks("NODE_FAIL", "RUNNING", restarts=() if is_silent else restarts)
+    causes, said = charged(paths, slurm, 0, task=TASK)
+    assert ([], 1) == (causes, len(said))
+    ended = read_records(paths)[-1].entry
+    assert isinstance(ended, RoundEnded)
+    assert (Cause.NODE_LOSS, lost) == (ended.cause, ended.nodes)
+    assert blamed == [one.event.host for one in node_faults(read_records(paths), "r")]
+    assert ([], []) == charged(paths, slurm, 0, task=TaskStart("7_0", 1, 0))
