@@ -127,7 +127,7 @@ ENDING_MUTATIONS = (
     Mutation(
         "a log without a word of Slurm is that of a lost node",
         (Change(f"{_UNWRITTEN}:_cause", "row is None and has_failed:", "row is None:"),),
-        ("endings script",),
+        ("endings stall",),
     ),
     Mutation(
         "an answer without a cause replaces one that names it",

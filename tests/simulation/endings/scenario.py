@@ -275,7 +275,7 @@ class Endings:
 
     def stall(self, start: JobStart) -> None:
         """The shared directory answers none of the processes for a while."""
-        start.stall(self.world.random.uniform(2.0, 20.0))
+        start.stall(self.world.random.uniform(2.0, 30.0))
 
     def stop(self, start: JobStart) -> None:
         """The user has the run save and stop."""
@@ -336,6 +336,11 @@ ENDINGS = {
     ),
     "endings script": EndingChances(
         ("the script is killed", "the script is killed", "the agents are killed", "the directory stalls")
+    ),
+    "endings stall": EndingChances(
+        ("the directory stalls", "the script is killed"),
+        further=1.0,
+        accounting=(Accounting.LATE, Accounting.AWAY, Accounting.NONE),
     ),
     "endings chain": EndingChances(
         (

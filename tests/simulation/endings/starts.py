@@ -372,6 +372,7 @@ class Agents:
         if self.start.signals or self._patiently(self.log.refresh).leave_cause is Cause.STOP:
             return self._drain(1)
         state = self._meet()
+        self.start.run.place.write(self.start.job.ref, "rank 0 trains")
         self.start._works = True
         self._watch.begin(is_first=True)
         return self._work(state)

@@ -16,7 +16,6 @@ RARE = {
     "accounting is believed though the last start is not in it",
     "a requeue by hand is taken for a preemption",
     "the words of Slurm in the log are those of any start",
-    "a log without a word of Slurm is that of a lost node",
     "an answer without a cause replaces one that names it",
     "finish writes into a run that another job has begun",
     "a start without workers hides that nothing was saved before",
