@@ -121,6 +121,7 @@ class Series(NamedTuple):
     begun: Mapping[int, int] = {}  # steps that rounds went on from, by their numbers, as their workers told
 
 
+OF_A_START = (Bucket.STARTING, Bucket.IMPORTING, Bucket.LOADING)
 _WORK = (Bucket.TRAINING, Bucket.WORKING, Bucket.SAVING)
 _UNSAVED = (Decision.FAILED, Decision.HELD)  # the end of a run loses all that is not durable
 
@@ -255,6 +256,18 @@ class _Walk:
         span = Span(self._time, time - self._time, bucket, self._place, stop, self._crew, step, steps)
         self._spans.append(span)
         self._time = time
+
+    def _take_back(self, since: float, bucket: Bucket) -> None:
+        """Put the time since a moment of the round that is over into a bucket of the newest stop."""
+        for place in reversed(range(len(self._spans))):
+            span = self._spans[place]
+            before_s = max(since - span.begin, 0.0)
+            if before_s >= span.seconds or span.bucket not in (*OF_A_START, Bucket.WORKING):
+                return
+            lost = span._replace(
+                begin=span.begin + before_s, seconds=span.seconds - before_s, bucket=bucket, stop=self._stop
+            )
+            self._spans[place : place + 1] = [span._replace(seconds=before_s), lost] if before_s else [lost]
 
     def _pass(self, time: float) -> None:
         """Put the time up to an event into the bucket of the moment before.
@@ -415,12 +428,12 @@ class _Walk:
         is_asked = before.drain is not None and cause not in FAILURES
         tail = Bucket.DRAINING if is_asked else Bucket.NOTICING
         nodes, failure = (ended.nodes, ended.failure) if ended is not None else ((), None)
-        self._pass(time - (silent_s(failure) if cause is Cause.HANG else 0.0))
+        self._pass(time)
         if before.leave_cause is None:
             word = None if ended is None else ended.word
             self._open(time, record, cause, nodes=nodes, failure=failure, word=word)
-        if self._last is None:
-            self._put(time, tail)
+        if cause is Cause.HANG and self._last is None:
+            self._take_back(time - silent_s(failure), tail)
         self._leave_round(time, tail)
         self._note_saved(ended.saved if ended is not None else None)
         self._phase = Bucket.STOPPING if self._has_end(before) else Bucket.MEETING

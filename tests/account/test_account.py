@@ -18,6 +18,7 @@ from hpc_elastic.record.journal import (
     Entry,
     Epoch,
     EpochStarted,
+    HangSuspected,
     MarkedCheckpoint,
     Member,
     Note,
@@ -254,6 +255,7 @@ def test_a_hang_of_workers_that_tell_nothing_costs_their_silence(
     records = _records(
         (100.0, EpochStarted(FIRST, "7", ("a",))),
         (110.0, _round(1, FIRST)),
+        (200.0, HangSuspected(1, 1, "a", "rank 0")),
         (210.0, RoundEnded(1, Cause.HANG, ("a",), failure)),
         (220.0, _round(2, FIRST)),
         (320.0, RunEnded(Decision.DONE, 0, "", None)),

@@ -9,7 +9,7 @@ from enum import Enum
 from itertools import takewhile
 
 from hpc_elastic.account.account import Account, StopCost
-from hpc_elastic.account.spans import Bucket
+from hpc_elastic.account.spans import OF_A_START, Bucket
 from hpc_elastic.account.stops import Stop
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.named_tuple import NamedTuple
@@ -135,7 +135,7 @@ def _places(paths: RunPaths, stop: Stop) -> list[str]:
 def _advice(run: RunFiles, account: Account, groups: Sequence[StopFact]) -> list[AdviceFact]:
     found = [*_about_failures(run, account, groups), *_about_saves(run, account)]
     is_short = account.wall_s < _LONG_S
-    start_s = sum(account.seconds.get(bucket, 0.0) for bucket in _OF_A_START)
+    start_s = sum(account.seconds.get(bucket, 0.0) for bucket in OF_A_START)
     if (
         not is_short
         and start_s / account.wall_s >= 2 * _MUCH
@@ -153,9 +153,6 @@ def _has_worked(run: RunFiles, account: Account) -> bool:
     is_done = ending is not None and ending.decision is Decision.DONE
     worked_s = sum(account.seconds.get(bucket, 0.0) for bucket in (Bucket.WORKING, Bucket.DOWN))
     return account.series.ticks or is_done or worked_s >= _WORKED_S
-
-
-_OF_A_START = (Bucket.STARTING, Bucket.IMPORTING, Bucket.LOADING)
 
 
 def is_running(run: RunFiles) -> bool:
