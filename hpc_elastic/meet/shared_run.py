@@ -67,7 +67,7 @@ class Around(NamedTuple):
     success_ends: bool = True  # whether the run is done when all workers of a round have succeeded
 
 
-class Outlook(NamedTuple):
+class PeerView(NamedTuple):
     """The others of the newest round, as one agent sees them after a look."""
 
     next_turn_at: float  # see `SharedRun.next_turn_at`
@@ -236,20 +236,20 @@ class SharedRun:
         self.blind_since = None
         return state
 
-    def outlook(self, *, is_gone: bool) -> Outlook:
+    def peer_view(self, *, is_gone: bool) -> PeerView:
         """Return the result of the last look at the others.
 
         Args:
             is_gone: this node's workers are.
         """
-        outlook = Outlook(self.next_turn_at(), self.lost, self.common_step())
+        peer_view = PeerView(self.next_turn_at(), self.lost, self.common_step())
         if not is_gone:
-            return outlook
+            return peer_view
         # A member that falls silent between the two counts neither as stopped nor as vanished.
         everyone_stopped, vanished = self.everyone_in(*GONE), bool(self.vanished())
         formed, succeeded = self.state.round, self.everyone_succeeded()
         moved_on = formed is not None and rules.has_moved_on(formed, self.membership.roster)
-        return Outlook(*outlook[:3], everyone_stopped, succeeded, vanished, moved_on)
+        return PeerView(*peer_view[:3], everyone_stopped, succeeded, vanished, moved_on)
 
     def check_place(self) -> None:
         """Check that the directory of the run is where it was.

@@ -6,7 +6,7 @@ from hpc_elastic.errors import InputError, StoreError, TakenOverError
 from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.rules import Joined
 from hpc_elastic.meet.shared_fs import Interrupted
-from hpc_elastic.meet.shared_run import Outlook, SharedRun
+from hpc_elastic.meet.shared_run import PeerView, SharedRun
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.decision import (
     Action,
@@ -75,7 +75,7 @@ class NodeAgent(ElasticAgent):
         self._barrier_since: float | None = None
         self._shown: tuple[Phase, int] | None = None  # the phase that the others know, and its round
         self._watch = RunWatch(parts.paths, parts.loop.watch)
-        self._others = Outlook(0.0, ())  # by the last look
+        self._others = PeerView(0.0, ())  # by the last look
 
     def get_worker_group(self, role: str = "default_role") -> WorkerGroup:  # noqa: ARG002 - torch's
         """Return the worker group; do not change it."""
@@ -203,7 +203,7 @@ class NodeAgent(ElasticAgent):
         status = self._workers.status(now)
         if status is Group.FAILED:
             self._reports.show_failure(group)
-        self._others = self._run.outlook(is_gone=status.is_gone)
+        self._others = self._run.peer_view(is_gone=status.is_gone)
         waited = now - self._outage_since >= self._parts.times.exit_barrier
         action = decide_blind(self._facts(status), signalled=self._signalled.asks_to_leave, waited=waited)
         if action is Action.LEAVE:
@@ -229,7 +229,7 @@ class NodeAgent(ElasticAgent):
         is_gone, waits = status.is_gone, self._waits_for_others(status)
         self._watch.follow(self._state.last, peers=waits)
         self._run.tick(look=waits)
-        self._others = self._run.outlook(is_gone=is_gone)
+        self._others = self._run.peer_view(is_gone=is_gone)
         self._workers.size_news.look(self._state)
         if is_gone and self._has_no_reason_to_wait():
             raise StoreError("no look at the other nodes succeeds")
@@ -316,7 +316,7 @@ class NodeAgent(ElasticAgent):
             if is_over or self._has_no_reason_to_wait():
                 break
             self._run.tick(look=True)
-            self._others = self._run.outlook(is_gone=True)
+            self._others = self._run.peer_view(is_gone=True)
         return self._leaving.by_state()
 
     def _time_to_next_look(self) -> float:
@@ -337,7 +337,7 @@ class OwnFacts(NamedTuple):
     word: WorkerWord | None = None
 
 
-def gather(run: SharedRun, others: Outlook, own: OwnFacts, budgets: RestartBudgets) -> AgentFacts:
+def gather(run: SharedRun, others: PeerView, own: OwnFacts, budgets: RestartBudgets) -> AgentFacts:
     """Return the facts of an agent.
 
     Args:

@@ -59,7 +59,7 @@ def facts_of(node: SharedFsRendezvous, group: Group) -> AgentFacts:
 
 def seen_by(node: SharedFsRendezvous, group: Group) -> AgentFacts:
     """Return the facts of a node by its last look."""
-    others = node.run.outlook(is_gone=group.is_gone)
+    others = node.run.peer_view(is_gone=group.is_gone)
     return gather(node.run, others, OwnFacts(1, group, waited_for_others=False), RestartBudgets(crash=0))
 
 

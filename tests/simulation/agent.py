@@ -302,7 +302,7 @@ class SimulatedAgent:
         waited = since is not None and self.node.monotonic() - since >= EXIT_BARRIER_S
         wedged, leaves_alone = self._wedged is not None, self._leaves_alone
         own = OwnFacts(self.formed.number, status, waited, wedged, leaves_alone=leaves_alone)
-        others = self.shared.outlook(is_gone=status.is_gone)
+        others = self.shared.peer_view(is_gone=status.is_gone)
         return gather(self.shared, others, own, RestartBudgets(crash=MAX_RESTARTS))
 
     def _act(self, action: Action) -> bool:
