@@ -157,7 +157,7 @@ class Finish:
     def _carry_out(self, choice: Choice, facts: Facts, records: list[Record]) -> Ended:
         """Carry a choice out; jobs that have nothing left to do are taken away."""
         others = self._successors() if self.start.task is None else self._other_tasks()
-        ended = _Doing(self, others, facts, records).do(choice)
+        ended = _ChoiceExecutor(self, others, facts, records).do(choice)
         if has_ended(ended.state) and not self.other_job(ended.state):
             others.cancel()
             self._take_back(facts, ended.state)
@@ -347,7 +347,7 @@ class Finish:
         return self.log.refresh()
 
 
-class _Doing:
+class _ChoiceExecutor:
     """Carries a choice out.
 
     Args:

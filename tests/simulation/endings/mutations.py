@@ -30,7 +30,7 @@ ENDING_MUTATIONS = (
         "finish of a second job acts on the run",
         (
             Change(f"{_LIFECYCLE}:_settled", "if facts.other_job and", "if False and"),
-            Change(f"{_FINISH}:_Doing._commit", "if self._finish.other_job(state):", "if False:"),
+            Change(f"{_FINISH}:_ChoiceExecutor._commit", "if self._finish.other_job(state):", "if False:"),
         ),
         ("endings second job",),
     ),
@@ -66,7 +66,7 @@ ENDING_MUTATIONS = (
     ),
     Mutation(
         "a grace that begins before agents are started again is not seen",
-        (Change(f"{_FINISH}:_Doing._relaunch", "now = self._now()", "now = choice"),),
+        (Change(f"{_FINISH}:_ChoiceExecutor._relaunch", "now = self._now()", "now = choice"),),
         ("endings grace", "endings preempted"),
     ),
     Mutation(
@@ -157,7 +157,7 @@ ENDING_MUTATIONS = (
     ),
     Mutation(
         "finish writes into a run that another job has begun",
-        (Change(f"{_FINISH}:_Doing._commit", "if self._finish.other_job(state):", "if False:"),),
+        (Change(f"{_FINISH}:_ChoiceExecutor._commit", "if self._finish.other_job(state):", "if False:"),),
         ("endings second job",),
     ),
     Mutation(
