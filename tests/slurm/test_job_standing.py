@@ -9,8 +9,8 @@ from hpc_elastic.slurm.client.job_standing import (
     GONE,
     Standing,
     due_to,
-    is_let_be,
     job_facts,
+    signal_not_from_slurm,
     standing,
     true_cause,
     unfit_text,
@@ -151,12 +151,12 @@ def test_a_job_that_has_not_ended(fields: dict[str, str], restarts: int, stands:
 
 def test_a_job_is_let_be_if_it_runs_and_nobody_has_warned_it() -> None:
     """Else a signal may be Slurm's own; so it may if Slurm does not answer."""
-    assert is_let_be(PLAIN, 0)
-    assert not is_let_be(WARNED, 0)
-    assert not is_let_be(None, 0)
-    assert not is_let_be(None, 0)
-    assert not is_let_be(job_facts({"JobState": "COMPLETING"}), 0)
-    assert not is_let_be(PLAIN._replace(restarts=1), 0)
+    assert signal_not_from_slurm(PLAIN, 0)
+    assert not signal_not_from_slurm(WARNED, 0)
+    assert not signal_not_from_slurm(None, 0)
+    assert not signal_not_from_slurm(None, 0)
+    assert not signal_not_from_slurm(job_facts({"JobState": "COMPLETING"}), 0)
+    assert not signal_not_from_slurm(PLAIN._replace(restarts=1), 0)
 
 
 def test_told_why_a_job_was_put_back_is_believed() -> None:

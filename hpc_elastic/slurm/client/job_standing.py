@@ -90,7 +90,7 @@ def _number(text: str) -> int:
     return int(found[0]) if found else 0
 
 
-def is_let_be(job: JobFacts | None, restarts: int) -> bool:
+def signal_not_from_slurm(job: JobFacts | None, restarts: int) -> bool:
     """Tell whether Slurm does nothing to the job, so that a signal was none of Slurm's own.
 
     Args:

@@ -58,7 +58,7 @@ from hpc_elastic.record.state import RunState, apply, has_ended
 from hpc_elastic.record.why_left import USERS_WISH, Asker, asked_by, drain_cause, stopped, who_asked
 from hpc_elastic.slurm.client.job_standing import (
     Standing,
-    is_let_be,
+    signal_not_from_slurm,
     standing,
     true_cause,
     unfit_text,
@@ -244,7 +244,7 @@ def _cause(facts: Facts, stands: Standing, asked: Cause | None) -> Cause:
 
 def _asker(facts: Facts, cause: Cause) -> Asker:
     """Return the request behind the end, where Slurm says that it does nothing to the job itself."""
-    if not is_let_be(facts.job, facts.epoch.restart):
+    if not signal_not_from_slurm(facts.job, facts.epoch.restart):
         return Asker()
     if not facts.is_task:
         return who_asked(facts.state, cause, runs_on=True)
