@@ -62,7 +62,7 @@ STUCK_S = 60.0  # the time of a worker that SIGKILL has not ended
 _PAUSE_S = 0.5
 
 
-def _news(run: SharedRun) -> tuple[object, ...]:
+def _wakeup_key(run: SharedRun) -> tuple[object, ...]:
     """Return the value whose change ends a wait."""
     state = run.state
     return state.epoch, state.round, state.drain, state.ended, state.ending
@@ -133,8 +133,8 @@ class NodeWorkers:
             return
         preloader.look_for_lessons()
         until = self._parts.clock.monotonic() + _IMPORTING_S
-        known = _news(run)
-        while preloader.is_importing() and not self._parts.loop.signals and _news(run) == known:
+        known = _wakeup_key(run)
+        while preloader.is_importing() and not self._parts.loop.signals and _wakeup_key(run) == known:
             now = self._parts.clock.monotonic()
             if now >= until:
                 break
