@@ -346,7 +346,7 @@ class SharedFsRendezvous(RendezvousHandler):
         """
         running = self.run.state.running
         if running is not None and self.run.everyone_succeeded():
-            if self.run.around.success_ends:
+            if self.run.deps.success_ends:
                 self.run.report_done(running.number, "all workers succeeded")
             else:  # its members have left; nodes that come now begin a round of their own
                 self.run.report_paused(running.number)
@@ -380,7 +380,7 @@ class SharedFsRendezvous(RendezvousHandler):
             # workers of one machine need no name resolution to find each other
             master_addr="127.0.0.1" if one_machine else first.addr,
             master_port=first.port,
-            checkpoint=self.run.around.latest_checkpoint(),
+            checkpoint=self.run.deps.latest_checkpoint(),
             lost=self.run.vanished(),
         )
         self.run.publish_round(formed)
@@ -404,7 +404,7 @@ class SharedFsRendezvous(RendezvousHandler):
 
     def _info(self, formed: RoundFormed) -> RendezvousInfo:
         rank = self.run.rank_in(formed)
-        open_store = self.run.around.open_store
+        open_store = self.run.deps.open_store
         return RendezvousInfo(
             store=None,
             rank=rank,

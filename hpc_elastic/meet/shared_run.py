@@ -56,7 +56,7 @@ class RunFacts(NamedTuple):
     batch_host: str = ""  # the node that runs the batch script, if there is one
 
 
-class Around(NamedTuple):
+class RunDeps(NamedTuple):
     """The surroundings of the shared state."""
 
     clock: Clock
@@ -88,7 +88,7 @@ class SharedRun:
         membership: this agent's mark and its view of the others.
         facts: the facts of this start of the run.
         settings: sizes and timeouts.
-        around: clock and checkpoints.
+        deps: clock and checkpoints.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class SharedRun:
         membership: Membership,
         facts: RunFacts,
         settings: MeetingSettings,
-        around: Around,
+        deps: RunDeps,
     ) -> None:
         self._log = log
         self.state = log.state  # of the run as last read
@@ -105,7 +105,7 @@ class SharedRun:
         self.node = membership.facts.member.node  # this node's name
         self.facts = facts
         self.settings = settings
-        self.around = around
+        self.deps = deps
         self._tidies = False  # whether this agent has announced the start, and is to clear up after the last
         self._beats = 0  # heartbeats since this agent took its place in a round, and its rank
         self._on_watch = False  # whether it was this agent's turn at the last heartbeat
@@ -139,11 +139,11 @@ class SharedRun:
 
     def latest_checkpoint(self) -> MarkedCheckpoint | None:
         """Return the newest durable checkpoint."""
-        return self.around.latest_checkpoint()
+        return self.deps.latest_checkpoint()
 
     def now(self) -> float:
         """Return this node's monotonic time [s]."""
-        return self.around.clock.monotonic()
+        return self.deps.clock.monotonic()
 
     # the news of this agent for the others
 
@@ -160,8 +160,8 @@ class SharedRun:
         self._tidies = False
         with suppress(StoreError):
             self.membership.remove_older()
-        if self.around.tidy is not None:
-            self.around.tidy(self.state.rounds)
+        if self.deps.tidy is not None:
+            self.deps.tidy(self.state.rounds)
 
     def publish_round(self, formed: RoundFormed) -> RunState:
         """Form the next round, unless another node has, or another size is wanted since."""
@@ -257,8 +257,8 @@ class SharedRun:
         Raises:
             TakenOverError: another one is there, or others can write to it.
         """
-        if self.around.check_place is not None:
-            self.around.check_place()
+        if self.deps.check_place is not None:
+            self.deps.check_place()
 
     def look_through(self) -> RunState:
         """Look at everything again after a blindness; all leases start anew.

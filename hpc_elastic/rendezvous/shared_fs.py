@@ -24,7 +24,7 @@ from hpc_elastic.meet.interface import RendezvousHandler, RendezvousInfo, free_p
 from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.membership import NODES, RUN_ID, Membership, NodeFacts, claim_node_name
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
-from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
+from hpc_elastic.meet.shared_run import RunDeps, RunFacts, SharedRun
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths, round_scope
 from hpc_elastic.record.journal import Epoch, Member, RoundFormed
@@ -333,7 +333,7 @@ def _build(paths: RunPaths, params: RendezvousParameters, options: Options) -> S
         Membership(store, clock, facts, epoch, settings),
         RunFacts(params.run_id),
         settings,
-        Around(
+        RunDeps(
             clock,
             latest_checkpoint=lambda: None,
             tidy=lambda first: tidy_run_dir(paths, first),

@@ -13,7 +13,7 @@ from hpc_elastic.meet.interface import free_port
 from hpc_elastic.meet.membership import Membership, NodeFacts
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
-from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
+from hpc_elastic.meet.shared_run import RunDeps, RunFacts, SharedRun
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.agent import NodeAgent
 from hpc_elastic.node.decision import RestartBudgets
@@ -98,7 +98,7 @@ def rendezvous_of(
         Membership(store, clock, facts, epoch, settings),
         RunFacts(options.run_id, slurm.run_job if slurm else "", expected, batch_host),
         settings,
-        Around(
+        RunDeps(
             clock,
             latest_checkpoint=lambda: _latest_checkpoint(paths, say),
             tidy=lambda first: _tidy(paths, first, options.keep_logs),

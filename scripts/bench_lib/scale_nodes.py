@@ -8,7 +8,7 @@ from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.meet.membership import Membership, NodeFacts
 from hpc_elastic.meet.rules import MeetingSettings, announces_at_once
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
-from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
+from hpc_elastic.meet.shared_run import RunDeps, RunFacts, SharedRun
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Epoch, Member, RoundFormed
 from hpc_elastic.record.run_log import RunLog
@@ -68,7 +68,7 @@ def make_run(world: World, index: int, store: Store, clock: Clock | None = None)
         Membership(store, used, facts, EPOCH, settings),
         RunFacts("bench", "1" if world.known else "", expected, ""),
         settings,
-        Around(used, lambda: None),
+        RunDeps(used, lambda: None),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hpc_elastic.meet.membership import Membership, NodeFacts
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
-from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
+from hpc_elastic.meet.shared_run import RunDeps, RunFacts, SharedRun
 from hpc_elastic.record.journal import Epoch, MarkedCheckpoint
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.store.memory import MemoryStore
@@ -35,11 +35,11 @@ def node_maker(memory_store: MemoryStore, clock: FakeClock) -> MakeNode:
     ) -> SharedFsRendezvous:
         facts = NodeFacts(member(name), f"host-{name}", f"{name}.cluster")
         membership = Membership(store, clock, facts, epoch, settings)
-        around = Around(
+        deps = RunDeps(
             clock, lambda: MarkedCheckpoint(120, "/c"), open_store=lambda number: f"store of {number}"
         )
         told = RunFacts("run-1", "17", expected, batch_host)
-        run = SharedRun(RunLog(store, clock, name), membership, told, settings, around)
+        run = SharedRun(RunLog(store, clock, name), membership, told, settings, deps)
         return SharedFsRendezvous(run, Waiting(wait, lambda: 20_000, interrupted))
 
     return make

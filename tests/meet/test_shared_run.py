@@ -171,7 +171,7 @@ def test_a_new_start_clears_up_after_the_last(node: MakeNode, clock: FakeClock) 
     store.mark("members", MemberName("n9.9", E0, Phase.RUNNING, 1, 7).text())
     handler = node("n1", epoch=REQUEUED, expected=("n1",), store=store)
     tidied: list[int] = []
-    handler.run.around = handler.run.around._replace(tidy=tidied.append)
+    handler.run.deps = handler.run.deps._replace(tidy=tidied.append)
     handler.next_rendezvous()
     assert [] == tidied
     clock.advance(1.0)
@@ -463,7 +463,7 @@ def test_the_place_of_the_run_is_checked_with_each_heartbeat(node: MakeNode, clo
     """Not between two of them, but when the shared directory does not answer."""
     first, _ = together(node, clock)
     checked: list[float] = []
-    first.run.around = first.run.around._replace(check_place=lambda: checked.append(clock.monotonic()))
+    first.run.deps = first.run.deps._replace(check_place=lambda: checked.append(clock.monotonic()))
     first.run.tick()
     expected = []
     for _ in range(3):
@@ -483,7 +483,7 @@ def test_another_directory_in_the_place_of_the_runs_is_told(node: MakeNode, cloc
         raise TakenOverError("another directory is there")
 
     first, _ = together(node, clock)
-    first.run.around = first.run.around._replace(check_place=refuse)
+    first.run.deps = first.run.deps._replace(check_place=refuse)
     first.run.tick()
     clock.advance(1.0)
     for act in (first.run.tick, first.run.note_blindness, first.run.check_place):
@@ -512,8 +512,8 @@ def test_nothing_is_cleared_up_before_workers_run(node: MakeNode, clock: FakeClo
     store = MemoryStore()
     first, second = (node(name, expected=("n1", "n2"), store=store) for name in ("n1", "n2"))
     tidied: list[str] = []
-    first.run.around = first.run.around._replace(tidy=lambda _: tidied.append("n1"))
-    second.run.around = second.run.around._replace(tidy=lambda _: tidied.append("n2"))
+    first.run.deps = first.run.deps._replace(tidy=lambda _: tidied.append("n1"))
+    second.run.deps = second.run.deps._replace(tidy=lambda _: tidied.append("n2"))
     for handler in (first, second):
         handler.run.announce()
         clock.advance(1.0)

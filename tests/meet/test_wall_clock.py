@@ -8,7 +8,7 @@ from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.membership import Membership, NodeFacts
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
-from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
+from hpc_elastic.meet.shared_run import RunDeps, RunFacts, SharedRun
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.run_log import RunLog, read_records
 from hpc_elastic.store.shared_dir import SharedDirStore
@@ -35,7 +35,7 @@ def _node(paths: RunPaths, clock: JumpingClock, name: str) -> SharedFsRendezvous
     facts = NodeFacts(member(name), f"host-{name}", f"{name}.cluster")
     membership = Membership(store, clock, facts, E0, SETTINGS)
     told = RunFacts("run-1", "17", NAMES)
-    run = SharedRun(RunLog(store, clock, name), membership, told, SETTINGS, Around(clock, lambda: None))
+    run = SharedRun(RunLog(store, clock, name), membership, told, SETTINGS, RunDeps(clock, lambda: None))
     return SharedFsRendezvous(run, Waiting(clock.advance, lambda: 20_000, lambda: False))
 
 

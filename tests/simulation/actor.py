@@ -21,7 +21,7 @@ from hpc_elastic.errors import (
 from hpc_elastic.meet.membership import Membership, NodeFacts
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
-from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
+from hpc_elastic.meet.shared_run import RunDeps, RunFacts, SharedRun
 from hpc_elastic.record.journal import Epoch, Member, RoundFormed
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.record.state import RunState
@@ -80,7 +80,7 @@ class Actor:
             Membership(self, self, facts, cast.epoch, cast.settings),
             RunFacts("run", "17", cast.expected),
             cast.settings,
-            Around(self, lambda: None),
+            RunDeps(self, lambda: None),
         )
         waiting = Waiting(self._wait, lambda: 20_000, lambda: False)
         self._rendezvous = SharedFsRendezvous(self.run, waiting)

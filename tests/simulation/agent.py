@@ -15,7 +15,7 @@ from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.membership import Membership, NodeFacts
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_fs import Interrupted, OutOfReach, SharedFsRendezvous, Waiting
-from hpc_elastic.meet.shared_run import Around, RunFacts, SharedRun
+from hpc_elastic.meet.shared_run import RunDeps, RunFacts, SharedRun
 from hpc_elastic.node.agent import OwnFacts, gather
 from hpc_elastic.node.decision import Action, AgentFacts, Group, RestartBudgets, decide, decide_blind
 from hpc_elastic.record.array_task import TaskStart
@@ -87,7 +87,7 @@ class SimulatedAgent:
             membership,
             RunFacts("run", "17", start.expected),
             start.settings,
-            Around(node, lambda: None),
+            RunDeps(node, lambda: None),
         )
         waiting = Waiting(self._wait, lambda: 20_000, lambda: bool(node.signals))
         self.rendezvous = SharedFsRendezvous(self.shared, waiting)
