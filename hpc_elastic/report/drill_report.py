@@ -194,8 +194,8 @@ class _Trail(NamedTuple):
     back: RoundFormed | None = None
 
 
-def _trail_of(after: Sequence[Record], blow: Blow) -> _Trail:
-    place = next((at for at, record in enumerate(after) if is_trace(record.entry, blow, after[at:])), None)
+def _trail_of(after: Sequence[Record], fault: InjectedFault) -> _Trail:
+    place = next((at for at, record in enumerate(after) if is_trace(record.entry, fault, after[at:])), None)
     if place is None:
         return _Trail(after)
     rest = after[place:]
@@ -209,35 +209,35 @@ def _first(records: Iterable[Record], kind: type[_Entry]) -> tuple[float, _Entry
 
 
 def course_of(
-    records: Sequence[Record], blow: Blow, saved: Sequence[Saved], begun: Mapping[int, int] = {}
+    records: Sequence[Record], fault: InjectedFault, saved: Sequence[Saved], begun: Mapping[int, int] = {}
 ) -> Course:
     """Return the course of a run after a drill.
 
     Args:
         records: the journal.
-        blow: the deed of the drill, its target and its time.
+        fault: the deed of the drill, its target and its time.
         saved: all durable checkpoints.
         begun: the steps that rounds went on from, by their numbers, where their workers have told.
     """
-    after = [record for record in records if record.number > blow.last]
-    trail = _trail_of(after, blow)
+    after = [record for record in records if record.number > fault.last]
+    trail = _trail_of(after, fault)
     _, stop = _first(trail.since, StopAgreed)
     is_agreed = stop is not None and stop.step >= 0  # without ticks no step is known
-    step = stop.step if stop is not None and is_agreed else blow.step
-    phases = sorted(_phases(blow, trail, saved, begun), key=lambda phase: phase.after_s)
+    step = stop.step if stop is not None and is_agreed else fault.step
+    phases = sorted(_phases(fault, trail, saved, begun), key=lambda phase: phase.after_s)
     resumed, most_lost = trail.back, None
     if resumed is not None and step is not None:
         most_lost = max(0, step - _step(resumed, begun))
     lost = None if resumed is not None and is_untold(resumed.number, begun) else most_lost
     had_nothing = resumed is not None and resumed.checkpoint is not None and lost == 0
-    had_nothing = had_nothing and bool(saved) and all(mark.at < blow.at for mark in saved)
+    had_nothing = had_nothing and bool(saved) and all(mark.at < fault.at for mark in saved)
     return Course(
         phases,
         resumed,
         _first(after, RunEnded)[1] if resumed is None else None,
         lost,
-        tuple(_others(blow, trail)),
-        trail.notice is None and blow.rank is not None and _is_over(after, blow.round),
+        tuple(_others(fault, trail)),
+        trail.notice is None and fault.rank is not None and _is_over(after, fault.round),
         is_agreed,
         _unsaved(trail.since, phases, resumed),
         had_nothing,
@@ -245,18 +245,18 @@ def course_of(
     )
 
 
-def _others(blow: Blow, trail: _Trail) -> Iterator[DrillPhase]:
+def _others(fault: InjectedFault, trail: _Trail) -> Iterator[DrillPhase]:
     """Yield the acts of something else; one that only the next round explains is left out till then."""
     notice = trail.notice
     if notice is None:
-        found = [one for one in trail.before if not is_undecided(one.entry, blow)]
+        found = [one for one in trail.before if not is_undecided(one.entry, fault)]
     else:
-        later = (one for one in trail.since if not is_trace_after(one.entry, notice.entry, blow))
+        later = (one for one in trail.since if not is_trace_after(one.entry, notice.entry, fault))
         found = [*trail.before, *later]
     for record in found:
         if isinstance(record.entry, _NOTABLE):
-            text = _told(record.entry) + _perhaps(record, blow)
-            yield DrillPhase(MEANWHILE, record.at - blow.at, text)
+            text = _told(record.entry) + _perhaps(record, fault)
+            yield DrillPhase(MEANWHILE, record.at - fault.at, text)
 
 
 def _unsaved(since: Sequence[Record], phases: Iterable[DrillPhase], resumed: RoundFormed | None) -> str:
@@ -273,31 +273,31 @@ def _unsaved(since: Sequence[Record], phases: Iterable[DrillPhase], resumed: Rou
 
 
 def _phases(
-    blow: Blow, trail: _Trail, saved: Iterable[Saved], begun: Mapping[int, int]
+    fault: InjectedFault, trail: _Trail, saved: Iterable[Saved], begun: Mapping[int, int]
 ) -> Iterator[DrillPhase]:
     """Yield the phases of the drill until the run was back."""
     notice, since = trail.notice, trail.since
     if notice is None:
         return
-    own = (record for record in since if is_trace_after(record.entry, notice.entry, blow))
+    own = (record for record in since if is_trace_after(record.entry, notice.entry, fault))
     explained_at, explained = _first(own, DrainExplained)
     stop_at, stop = _first(since, StopAgreed)
     durable = None
     if stop is not None:
-        durable = next((mark for mark in saved if mark.step >= stop.step and mark.at >= blow.at), None)
-    left_at = next((record.at for record in since if is_stop_of_task(record.entry, blow)), None)
+        durable = next((mark for mark in saved if mark.step >= stop.step and mark.at >= fault.at), None)
+    left_at = next((record.at for record in since if is_stop_of_task(record.entry, fault)), None)
     found = (
-        ("noticed", notice.at, _noticed(notice.entry, blow)),
+        ("noticed", notice.at, _noticed(notice.entry, fault)),
         ("Slurm says", explained_at, "" if explained is None else explained.detail),
         ("workers told", stop_at, "" if stop is None else stop_text(stop)),
         (_SAVED, durable and durable.at, "" if durable is None else f"step {durable.step}"),
         (_STOPPED, _first(since, Drained)[0], "all workers of this start have stopped"),
-        (_STOPPED, left_at, f"all workers on {blow.node} have stopped"),
+        (_STOPPED, left_at, f"all workers on {fault.node} have stopped"),
         ("requeued", _first(since, Requeued)[0], "the job is back in the queue"),
         ("started again", _first(since, EpochStarted)[0], "the agents are back"),
         ("running again", trail.back_at, "" if trail.back is None else _running(trail.back, begun)),
     )
-    yield from (DrillPhase(name, at - blow.at, text) for name, at, text in found if at is not None)
+    yield from (DrillPhase(name, at - fault.at, text) for name, at, text in found if at is not None)
 
 
 def verdict(course: Course, but: str = "") -> tuple[bool, str]:
@@ -360,20 +360,24 @@ def _told(entry: object) -> str:
     return task_stopped_text(entry) if isinstance(entry, TaskStopped) else text
 
 
-def _noticed(entry: object, blow: Blow) -> str:
+def _noticed(entry: object, fault: InjectedFault) -> str:
     """Return the text of the first record of a drill; SIGTERM alone passes for a preemption."""
-    if Cause.REQUEUE in blow.causes and isinstance(entry, DrainRequested) and entry.cause is Cause.PREEMPTION:
+    if (
+        Cause.REQUEUE in fault.causes
+        and isinstance(entry, DrainRequested)
+        and entry.cause is Cause.PREEMPTION
+    ):
         return f"{entry.detail or 'a signal'}, as when Slurm preempts: told by {entry.node}"
     return _told(entry)
 
 
-def _perhaps(record: Record, blow: Blow) -> str:
+def _perhaps(record: Record, fault: InjectedFault) -> str:
     """Return the possible reason of a failure of another worker than the one that was killed."""
     entry = record.entry
-    is_near = isinstance(entry, RoundEnded) and (entry.cause, entry.number) == (Cause.CRASH, blow.round)
-    if not is_near or record.at < blow.at or blow.rank is None or Cause.CRASH not in blow.causes:
+    is_near = isinstance(entry, RoundEnded) and (entry.cause, entry.number) == (Cause.CRASH, fault.round)
+    if not is_near or record.at < fault.at or fault.rank is None or Cause.CRASH not in fault.causes:
         return ""
-    return f", perhaps for want of rank {blow.rank}: no record says so"
+    return f", perhaps for want of rank {fault.rank}: no record says so"
 
 
 def _who(entry: RoundEnded) -> str:
@@ -399,7 +403,7 @@ def _step(formed: RoundFormed, begun: Mapping[int, int]) -> int:
     return begun.get(formed.number, formed.checkpoint.step if formed.checkpoint else 0)
 
 
-class Blow(NamedTuple):
+class InjectedFault(NamedTuple):
     """The deed of a drill, and its target.
 
     Attributes:
@@ -432,79 +436,79 @@ class Blow(NamedTuple):
         return Cause.NODE_LOSS in self.causes
 
 
-def is_trace(entry: object, blow: Blow, rest: Sequence[Record]) -> bool:
+def is_trace(entry: object, fault: InjectedFault, rest: Sequence[Record]) -> bool:
     """Tell whether a record is the first that tells of a drill."""
     if isinstance(entry, RoundEnded):
-        return entry.number >= blow.round and _is_end(entry, blow, rest)
+        return entry.number >= fault.round and _is_end(entry, fault, rest)
     if isinstance(entry, DrainRequested | NodeLeft):
-        joins_again = blow.kills_agent and entry.cause is Cause.MEMBERSHIP and entry.node == blow.node
-        return joins_again or (entry.cause in blow.causes and (blow.is_whole or entry.node == blow.node))
+        joins_again = fault.kills_agent and entry.cause is Cause.MEMBERSHIP and entry.node == fault.node
+        return joins_again or (entry.cause in fault.causes and (fault.is_whole or entry.node == fault.node))
     if isinstance(entry, Drained | Requeued):
-        return entry.cause in blow.causes
+        return entry.cause in fault.causes
     if isinstance(entry, RoundFormed):
         ids = [member.node_id for member in entry.members]
-        return blow.kills_agent and entry.number > blow.round and blow.node_id not in ids
+        return fault.kills_agent and entry.number > fault.round and fault.node_id not in ids
     # without an agent srun may end, and the job is started again
-    return isinstance(entry, EpochStarted) and (blow.kills_agent or Cause.REQUEUE in blow.causes)
+    return isinstance(entry, EpochStarted) and (fault.kills_agent or Cause.REQUEUE in fault.causes)
 
 
-def _is_end(entry: RoundEnded, blow: Blow, rest: Sequence[Record]) -> bool:
+def _is_end(entry: RoundEnded, fault: InjectedFault, rest: Sequence[Record]) -> bool:
     if (
-        blow.kills_agent and entry.cause is Cause.CRASH
+        fault.kills_agent and entry.cause is Cause.CRASH
     ):  # workers of the others fail first, for want of a peer
         formed = next((one.entry for one in rest if isinstance(one.entry, RoundFormed)), None)
-        return formed is not None and blow.node in formed.lost
-    if entry.cause not in blow.causes:
+        return formed is not None and fault.node in formed.lost
+    if entry.cause not in fault.causes:
         return False
-    if blow.rank is None:
-        return blow.is_whole or blow.node in entry.nodes
+    if fault.rank is None:
+        return fault.is_whole or fault.node in entry.nodes
     failure = entry.failure or {}
-    if entry.number != blow.round:
+    if entry.number != fault.round:
         return False
     if entry.cause is Cause.CRASH:
-        return failure.get("rank") == blow.rank and failure.get("exitcode") in _KILLED
-    return blow.node in entry.nodes or failure.get("rank") == blow.rank
+        return failure.get("rank") == fault.rank and failure.get("exitcode") in _KILLED
+    return fault.node in entry.nodes or failure.get("rank") == fault.rank
 
 
-def is_undecided(entry: object, blow: Blow) -> bool:
+def is_undecided(entry: object, fault: InjectedFault) -> bool:
     """Tell whether only the next round will show the subject of a record, as long as none tells of the drill.
 
     When an agent is killed, workers of the others may fail before anybody misses it.
     """
-    return blow.kills_agent and isinstance(entry, RoundEnded) and entry.cause is Cause.CRASH
+    return fault.kills_agent and isinstance(entry, RoundEnded) and entry.cause is Cause.CRASH
 
 
-def is_trace_after(entry: object, notice: object, blow: Blow) -> bool:
+def is_trace_after(entry: object, notice: object, fault: InjectedFault) -> bool:
     """Tell whether a record follows from a drill that was noticed, by its cause.
 
     Args:
         entry: of the record.
         notice: the entry that was the first to tell of the drill.
-        blow: the drill.
+        fault: the drill.
     """
     if isinstance(entry, EpochStarted | RoundFormed | RunEnded):
         return True
     cause = getattr(entry, "cause", None)
-    node = getattr(entry, "node", blow.node)
-    if isinstance(entry, NodeLeft | DrainRequested) and not blow.is_whole and node != blow.node:
+    node = getattr(entry, "node", fault.node)
+    if isinstance(entry, NodeLeft | DrainRequested) and not fault.is_whole and node != fault.node:
         return False
     if isinstance(entry, DrainExplained) and cause is not Cause.LAUNCH_FAILURE:
-        return cause in blow.causes
-    return cause in blow.causes or cause is getattr(notice, "cause", None)
+        return cause in fault.causes
+    return cause in fault.causes or cause is getattr(notice, "cause", None)
 
 
-def is_stop_of_task(entry: object, blow: Blow) -> bool:
+def is_stop_of_task(entry: object, fault: InjectedFault) -> bool:
     """Tell whether a record says that all workers have stopped of the one task that a signal has asked for.
 
     Its agent leaves when they have, or ends the round if those of the others have stopped by then.
     """
-    if blow.is_whole or blow.rank is not None or blow.kills_agent:
+    if fault.is_whole or fault.rank is not None or fault.kills_agent:
         return False
     if isinstance(entry, NodeLeft):
-        return entry.node_id == blow.node_id
-    if not isinstance(entry, RoundEnded) or entry.number != blow.round:
+        return entry.node_id == fault.node_id
+    if not isinstance(entry, RoundEnded) or entry.number != fault.round:
         return False
-    return entry.cause in blow.causes and entry.nodes == (blow.node,)
+    return entry.cause in fault.causes and entry.nodes == (fault.node,)
 
 
 class Judgement(NamedTuple):

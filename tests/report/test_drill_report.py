@@ -29,10 +29,10 @@ from hpc_elastic.record.journal import (
     StopAgreed,
     Then,
 )
-from hpc_elastic.report.drill_report import MEANWHILE, Blow, Course, Saved, course_of, verdict
+from hpc_elastic.report.drill_report import MEANWHILE, Course, InjectedFault, Saved, course_of, verdict
 
 EPOCH = Epoch(0, 0, 0, 0)
-CRASH = Blow(frozenset({Cause.CRASH}), "n2", "n2.1", 3, 1, 10.0, 4, step=50)
+CRASH = InjectedFault(frozenset({Cause.CRASH}), "n2", "n2.1", 3, 1, 10.0, 4, step=50)
 HANG = CRASH._replace(causes=frozenset({Cause.HANG}))
 LOSS = CRASH._replace(causes=frozenset({Cause.NODE_LOSS}), rank=None)
 PREEMPT = CRASH._replace(causes=frozenset({Cause.PREEMPTION}), rank=None, is_whole=True)
@@ -58,18 +58,18 @@ def drain(cause: Cause, node: str, then: Then = Then.LEAVE, detail: str = "") ->
 
 
 def follow(
-    blow: Blow, *entries: Entry, saved: tuple[Saved, ...] = (), begun: Mapping[int, int] = {}
+    fault: InjectedFault, *entries: Entry, saved: tuple[Saved, ...] = (), begun: Mapping[int, int] = {}
 ) -> Course:
     """Return what is known once these records have followed, one a second after the drill."""
-    before = [Record(number, 1.0, "n1", Note(EPOCH, "x")) for number in range(1, blow.last + 1)]
+    before = [Record(number, 1.0, "n1", Note(EPOCH, "x")) for number in range(1, fault.last + 1)]
     after = [
-        Record(number, blow.at + number - blow.last, "n1", entry) for number, entry in enumerate(entries, 5)
+        Record(number, fault.at + number - fault.last, "n1", entry) for number, entry in enumerate(entries, 5)
     ]
-    return course_of([*before, *after], blow, saved, begun)
+    return course_of([*before, *after], fault, saved, begun)
 
 
 @pytest.mark.parametrize(
-    ("blow", "entries", "told"),
+    ("fault", "entries", "told"),
     [
         (CRASH, [crashed("n2", 3)], "round 1 ended: a worker failed (n2; rank 3, signal 9)"),
         (CRASH, [crashed("n2", 3, 137)], "round 1 ended: a worker failed (n2; rank 3, exit code 137)"),
@@ -92,17 +92,17 @@ def follow(
     ],
 )
 def test_what_a_drill_has_done_is_known_by_whom_it_struck(
-    blow: Blow, entries: list[Entry], told: str
+    fault: InjectedFault, entries: list[Entry], told: str
 ) -> None:
     """The first record about that round, node and worker, for a cause of the drill's, is its notice."""
-    course = follow(blow, *entries)
+    course = follow(fault, *entries)
     assert told in course.phases[0].text
     assert ("noticed", 1.0) == course.phases[0][:2]
     assert () == course.others
 
 
 @pytest.mark.parametrize(
-    ("blow", "entry", "told"),
+    ("fault", "entry", "told"),
     [
         (HANG, crashed("n1", 0, 1), "round 1 ended: a worker failed (n1; rank 0, exit code 1)"),
         (HANG, RoundEnded(1, Cause.HANG, ("n1",), {"rank": 0}), "round 1 ended: the workers hung (n1)"),
@@ -111,9 +111,11 @@ def test_what_a_drill_has_done_is_known_by_whom_it_struck(
         (CRASH, RoundEnded(1, Cause.NODE_LOSS, ("n2",), None), "round 1 ended: a node was lost (n2)"),
     ],
 )
-def test_what_something_else_has_done_is_not_taken_for_the_drill(blow: Blow, entry: Entry, told: str) -> None:
+def test_what_something_else_has_done_is_not_taken_for_the_drill(
+    fault: InjectedFault, entry: Entry, told: str
+) -> None:
     """The worker that was struck is gone with its round, so that there is nothing left to be noticed."""
-    course = follow(blow, entry, formed(2))
+    course = follow(fault, entry, formed(2))
     assert [] == course.phases
     assert [MEANWHILE] == [phase.name for phase in course.others]
     assert told in course.others[0].text
@@ -124,7 +126,7 @@ def test_what_something_else_has_done_is_not_taken_for_the_drill(blow: Blow, ent
 
 
 @pytest.mark.parametrize(
-    ("blow", "entry"),
+    ("fault", "entry"),
     [
         (HANG, drain(Cause.PREEMPTION, "n1")),
         (HANG, SizeWanted(0, 1, "hpc-elastic scale")),
@@ -135,9 +137,9 @@ def test_what_something_else_has_done_is_not_taken_for_the_drill(blow: Blow, ent
         (CRASH, EpochStarted(Epoch(0, 0, 1, 0), "7", ())),
     ],
 )
-def test_a_drill_that_nobody_has_noticed_yet_is_waited_for(blow: Blow, entry: Entry) -> None:
+def test_a_drill_that_nobody_has_noticed_yet_is_waited_for(fault: InjectedFault, entry: Entry) -> None:
     """What happened meanwhile is told, and is not the notice."""
-    course = follow(blow, entry)
+    course = follow(fault, entry)
     assert ([], 1, False) == (course.phases, len(course.others), course.is_over)
     came_back, text = verdict(course)
     assert not came_back
@@ -250,8 +252,8 @@ def test_a_run_that_ended_has_not_come_back() -> None:
 @pytest.mark.parametrize(("step", "lost"), [(50, 50), (None, None)])
 def test_workers_that_tell_no_step_do_not_ask(step: int | None, lost: int | None) -> None:
     """There is no step -1; what is computed again is told only as far as somebody knows it."""
-    blow = PREEMPT._replace(step=step)
-    course = follow(blow, drain(Cause.PREEMPTION, "n1"), StopAgreed(1, -1), formed(2))
+    fault = PREEMPT._replace(step=step)
+    course = follow(fault, drain(Cause.PREEMPTION, "n1"), StopAgreed(1, -1), formed(2))
     assert "the workers do not ask whether to stop" == next(
         one.text for one in course.phases if "told" in one.name
     )

@@ -23,7 +23,7 @@ from hpc_elastic.record.journal import (
 )
 from hpc_elastic.record.state import MOST_FAILED_LEAVING, RunState, apply, fold
 from hpc_elastic.report.causes_text import unsaved_text
-from hpc_elastic.report.drill_report import Blow, course_of, verdict
+from hpc_elastic.report.drill_report import InjectedFault, course_of, verdict
 from hpc_elastic.report.run_status import RunPhase, RunView, status_of
 from hpc_elastic.report.timeline import timeline
 from hpc_elastic.slurm.client.job_standing import JobFacts, job_facts
@@ -150,8 +150,10 @@ def test_a_drill_in_which_nothing_was_saved_has_failed(
         EpochStarted(AGAIN, "7", ("n1", "n2")),
         ROUND._replace(number=2, epoch=AGAIN, checkpoint=checkpoint),
     )
-    blow = Blow(frozenset({Cause.PREEMPTION}), "n1", "n1.1", None, 1, 2.0, 2, step=10, is_whole=True)
-    good, text = verdict(course_of(records(*entries), blow, ()))
+    fault = InjectedFault(
+        frozenset({Cause.PREEMPTION}), "n1", "n1.1", None, 1, 2.0, 2, step=10, is_whole=True
+    )
+    good, text = verdict(course_of(records(*entries), fault, ()))
     assert good is (not but)
     assert (f"; but {but}" in text) if but else ("; but" not in text)
 
@@ -189,8 +191,8 @@ def test_a_drill_of_a_run_that_tells_nothing_says_that_nothing_is_known() -> Non
         EpochStarted(AGAIN, "7", ("n1", "n2")),
         ROUND._replace(number=2, epoch=AGAIN),
     )
-    blow = Blow(frozenset({Cause.PREEMPTION}), "n1", "n1.1", None, 1, 2.0, 2, is_whole=True)
-    good, text = verdict(course_of(records(*entries), blow, ()))
+    fault = InjectedFault(frozenset({Cause.PREEMPTION}), "n1", "n1.1", None, 1, 2.0, 2, is_whole=True)
+    good, text = verdict(course_of(records(*entries), fault, ()))
     assert good
     assert (
         text == "the run came back; the lost steps are not known: it marks no checkpoint, and tells no step"

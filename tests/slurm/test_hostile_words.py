@@ -31,7 +31,7 @@ from hpc_elastic.record.journal import (
 from hpc_elastic.record.node_faults import node_faults
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.report.causes_text import signals_of
-from hpc_elastic.report.drill_report import Blow, course_of
+from hpc_elastic.report.drill_report import InjectedFault, course_of
 from hpc_elastic.slurm.end import choices, lifecycle
 from hpc_elastic.slurm.end.history import (
     earlier_starts,
@@ -120,8 +120,8 @@ def _of_state(state: RunState) -> tuple[object, ...]:
 
 
 def _of_drill(records: list[Record]) -> tuple[object, ...]:
-    blow = Blow(frozenset({Cause.NODE_LOSS, Cause.PREEMPTION}), "n2", "n2.1", None, 1, 0.0, 1)
-    course = course_of(records, blow, [])
+    fault = InjectedFault(frozenset({Cause.NODE_LOSS, Cause.PREEMPTION}), "n2", "n2.1", None, 1, 0.0, 1)
+    course = course_of(records, fault, [])
     return course.noticed, course.is_over, course.overtaken, len(course.phases), len(course.others)
 
 

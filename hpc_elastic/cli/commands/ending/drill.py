@@ -24,8 +24,8 @@ from hpc_elastic.record.journal import DrillBegan, DrillCalledOff, Role
 from hpc_elastic.record.run_log import open_log, read_records
 from hpc_elastic.report.drill_report import (
     MEANWHILE,
-    Blow,
     Course,
+    InjectedFault,
     Saved,
     budget_warnings,
     course_of,
@@ -220,23 +220,23 @@ def _strike_and_follow(
         HpcElasticError: see `_strike`.
         KeyboardInterrupt: whether anything was struck is not known.
     """
-    blow, may_hang = None, chosen is Drill.HANG
+    fault, may_hang = None, chosen is Drill.HANG
     with _interruptible():
         try:
-            blow = _strike(run, striker, chosen, target)
+            fault = _strike(run, striker, chosen, target)
             say(f"done: {target.text(chosen, is_one_task=is_array(run))}")
-            return _follow(run, blow, patience_s)
+            return _follow(run, fault, patience_s)
         except KeyboardInterrupt:
-            if blow is None:
+            if fault is None:
                 raise
             say("no longer followed")
-            return _course(run, blow)
+            return _course(run, fault)
         except HpcElasticError as error:
-            may_hang = may_hang and (blow is not None or isinstance(error, _UNSURE_ERRORS))
+            may_hang = may_hang and (fault is not None or isinstance(error, _UNSURE_ERRORS))
             raise
         finally:
             if may_hang:
-                _let_go_on(run, striker, target, blow)
+                _let_go_on(run, striker, target, fault)
 
 
 def _chosen(flags: tuple[bool, ...]) -> Drill:
@@ -251,7 +251,7 @@ def _chosen(flags: tuple[bool, ...]) -> Drill:
 _IN_ORDER = (Drill.PREEMPT, Drill.TIMEOUT, Drill.NODE_LOSS, Drill.CRASH, Drill.HANG, Drill.REQUEUE)
 
 
-def _strike(run: RunFiles, striker: Striker, chosen: Drill, target: Target) -> Blow:
+def _strike(run: RunFiles, striker: Striker, chosen: Drill, target: Target) -> InjectedFault:
     """Do it; that it is a drill is on record before, so that it does not count against the node.
 
     Raises:
@@ -274,7 +274,7 @@ def _strike(run: RunFiles, striker: Striker, chosen: Drill, target: Target) -> B
         raise
     is_whole = chosen in (Drill.PREEMPT, Drill.TIMEOUT, Drill.REQUEUE) and not array
     member = target.member
-    return Blow(
+    return InjectedFault(
         frozenset(CAUSES[chosen]),
         member.node,
         member.node_id,
@@ -293,14 +293,14 @@ def _in_one_line(error: HpcElasticError) -> str:
     return " ".join(str(error).partition("\n  fix: ")[0].split())
 
 
-def _follow(run: RunFiles, blow: Blow, patience_s: float) -> Course:
+def _follow(run: RunFiles, fault: InjectedFault, patience_s: float) -> Course:
     """Print each phase as it comes, until the run is back, has ended, or the time is up."""
     clock = SystemClock()
     shown: set[tuple[str, str]] = set()
     began = told_at = clock.monotonic()
     begun = read_begun(run.paths)  # once, as each node has a file
     while True:
-        course = _course(run, blow, begun)
+        course = _course(run, fault, begun)
         for phase in sorted((*course.phases, *course.others), key=lambda one: one.after_s):
             what = (phase.name, phase.text if phase.name == MEANWHILE else "")
             if what not in shown:
@@ -353,8 +353,8 @@ def _tell_waiting(run: RunFiles, waited_s: float) -> None:
     say(f"  {waited_s:7.0f} s  waiting{how}")
 
 
-def _course(run: RunFiles, blow: Blow, begun: Mapping[int, int] = {}) -> Course:
-    return course_of(read_records(run.paths), blow, _saved(run), begun)
+def _course(run: RunFiles, fault: InjectedFault, begun: Mapping[int, int] = {}) -> Course:
+    return course_of(read_records(run.paths), fault, _saved(run), begun)
 
 
 def _saved(run: RunFiles) -> list[Saved]:
@@ -406,24 +406,24 @@ def _tell_verdict(run: RunFiles, course: Course, site: Site | None) -> int:
     return ExitCode.OK if is_well else 1
 
 
-def _let_go_on(run: RunFiles, striker: Striker, target: Target, blow: Blow | None) -> None:
+def _let_go_on(run: RunFiles, striker: Striker, target: Target, fault: InjectedFault | None) -> None:
     """Let the worker go on where it was not ended; a worker that is gone needs nothing.
 
     Args:
         run: the files of the run.
         striker: has struck, or tried to.
         target: the worker.
-        blow: None: whether anything was struck is not known.
+        fault: None: whether anything was struck is not known.
     """
     try:
         striker.let_go_on(target)
     except HpcElasticError:
         return
-    if blow is None:
+    if fault is None:
         return
-    course = _course(run, blow)
+    course = _course(run, fault)
     if course.noticed or course.overtaken:  # the node that went on is another one
         return
     text = f"the drill is over: rank {target.rank} on {target.member.node} goes on, no agent had noticed"
-    open_log(run.paths, LOGIN, Role.COMMAND).commit(lambda state: DrillCalledOff(state.epoch, blow.id, text))
+    open_log(run.paths, LOGIN, Role.COMMAND).commit(lambda state: DrillCalledOff(state.epoch, fault.id, text))
     say(f"rank {target.rank} on {target.member.node} goes on")
