@@ -42,6 +42,7 @@ workers_per_node = 1
 max_restarts = 0
 notify_command = "cat /proc/[0-9]*/cmdline >command_lines_at_the_end; : curl https://example.org/{hook}"
 allow_local_run_dir = true
+redirects = "3"  # the worker prints secrets of its own accord: its files alone have them
 run_dir = "run"
 
 [env]

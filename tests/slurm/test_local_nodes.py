@@ -126,14 +126,25 @@ def start(started: list[LocalRun], home: Path, steps: int, *flags: str) -> Local
 
 
 def test_a_run_on_two_nodes_is_done(tmp_path: Path, started: list[LocalRun]) -> None:
-    """It prints what submit prints and where the logs are, and ends with the workers' code."""
+    """It prints what submit prints, where the logs are, and the output of each node's first worker."""
     run = start(started, tmp_path, 3, "--local=2", "--workers-per-node=2")
     code, output = run.finish()
     assert 0 == code, output
+    shown = {line for line in output.splitlines() if line.endswith("] finished")}
+    assert {"[rank 0] finished", "[rank 2] finished"} == shown
+    logs = sorted(Path(run.paths.attempt_logs(1)).glob("*/stdout.log"))
+    assert 4 * ["starts at 0"] == [log.read_text().partition("\n")[0] for log in logs]
     formed = next(record.entry for record in read_records(run.paths) if isinstance(record.entry, RoundFormed))
     assert [("local1", 2), ("local2", 2)] == [(member.node, member.slots) for member in formed.members]
     assert f"hpc-elastic logs -f {run.paths.root}" in output
     assert run.paths.logs in output
+
+
+def test_who_chooses_the_output_sees_that(tmp_path: Path, started: list[LocalRun]) -> None:
+    """With --redirects all goes to the files alone, as on Slurm."""
+    code, output = start(started, tmp_path, 1, "--local=1", "--redirects=3").finish()
+    assert 0 == code, output
+    assert "finished" not in output
 
 
 @pytest.mark.slow

@@ -27,6 +27,9 @@ from hpc_elastic.slurm.submit.submit import RefusedError, Submitted, Submitter, 
 from hpc_elastic.text import for_shell, line_for_shell
 
 
+_OF_OUTPUT = {"tee", "redirects", "local_ranks_filter"}
+
+
 def submit(  # noqa: PLR0913 - one parameter per option of the command line
     given: dict[str, Any],
     command: tuple[str, ...],
@@ -154,8 +157,10 @@ def _resume_in_slurm(paths: RunPaths, backs: list[WayBack], *, dry_run: bool, fo
 
 
 def _run_local(job: WantedJob, nodes: int, *, dry_run: bool) -> int:
-    if "nodes" not in job.spec.given:
-        job = job._replace(spec=job.spec.replaced(nodes=str(nodes)))
+    spec = job.spec if "nodes" in job.spec.given else job.spec.replaced(nodes=str(nodes))
+    if not _OF_OUTPUT & set(spec.given):  # the first worker of a node is shown; its log file has it, too
+        spec = spec.replaced(tee="3", local_ranks_filter="0")
+    job = job._replace(spec=spec)
     validate.check_local_nodes(job.spec, nodes)
     wanted = _plan(job, dry_run=dry_run)
     _warn(validate.check(wanted, None, is_local=True))
