@@ -26,7 +26,6 @@ from hpc_elastic.slurm.submit.resubmit import expedited, lead_text, with_measure
 from hpc_elastic.slurm.submit.submit import RefusedError, Submitted, Submitter, was_local
 from hpc_elastic.text import for_shell, line_for_shell
 
-
 _OF_OUTPUT = {"tee", "redirects", "local_ranks_filter"}
 
 
