@@ -50,7 +50,7 @@ READERS = {
     "cli/usage.py": "words of a command line",
     "cli/run/options.py": "options of a command line",
     "cli/run/values.py": "options of a command line",
-    "frameworks/torch/addresses.py": "NCCL's and Gloo's variables",
+    "frameworks/torch/stores.py": "NCCL's and Gloo's variables",
     "node/listeners/listeners.py": "options of a command line",
     "multiprocessing/logs.py": "a template of the user",
     "rendezvous/utils.py": "endpoints",

@@ -112,7 +112,7 @@ READERS_OF_CHECKPOINTS = {
     "hpc_elastic/frameworks/loop.py:resume": "by own_path",
     "hpc_elastic/frameworks/bases.py:check_begin": "only its step",
     "hpc_elastic/frameworks/torch/trainer_memory.py:find": "only its step",
-    "hpc_elastic/frameworks/torch/file_source.py:_path": "opened file by file in checkpoint_files.py",
+    "hpc_elastic/frameworks/torch/checkpoint_files.py:_path": "opened file by file",
 }
 
 

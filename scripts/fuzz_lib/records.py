@@ -17,7 +17,7 @@ from hpc_elastic.account.facts import WorkFact, encode_fact, parse_facts
 from hpc_elastic.account.spans import History
 from hpc_elastic.agent.rank_assignment import RoleInstanceInfo
 from hpc_elastic.errors import DamagedError, RendezvousStateError, StoreError
-from hpc_elastic.frameworks.torch import addresses
+from hpc_elastic.frameworks.torch import stores
 from hpc_elastic.frameworks.torch.memory.node_memory import Began
 from hpc_elastic.meet import member_names
 from hpc_elastic.multiprocessing.errors import failure
@@ -311,8 +311,8 @@ TARGETS: tuple[Target, ...] = (
     Target("timer-request", _bytes_of([_TIMER]), _reads(parse_request, ValueError)),
     Target(
         "contact",
-        _bytes_of([addresses.encoded(addresses.Contact(1, "t", "m", "h", ("::1",), only=False)).encode()]),
-        _reads(addresses.decoded, StoreError),
+        _bytes_of([stores.encoded(stores.Contact(1, "t", "m", "h", ("::1",), only=False)).encode()]),
+        _reads(stores.decoded, StoreError),
     ),
     *(_typed(*each) for each in _TYPED),
 )

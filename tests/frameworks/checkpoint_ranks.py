@@ -23,12 +23,10 @@ from torch.utils.data import DataLoader
 
 from hpc_elastic.frameworks.saving import Saves
 from hpc_elastic.frameworks.torch import Checkpoints, Resharded
-from hpc_elastic.frameworks.torch.memory.copies import Slot, found_copies
+from hpc_elastic.frameworks.torch.memory.copies import PRIVATE, Slot, found_copies
 from hpc_elastic.frameworks.torch.memory.layout import Layout
-from hpc_elastic.frameworks.torch.memory.memory_copies import MemoryCopies
-from hpc_elastic.frameworks.torch.memory.replicas import Replicas
+from hpc_elastic.frameworks.torch.memory.memory_copies import MemoryCopies, Replicas
 from hpc_elastic.frameworks.torch.memory.rescue import Rescue
-from hpc_elastic.frameworks.torch.memory.rescued import PRIVATE
 from hpc_elastic.frameworks.torch.pace import SavePace
 from hpc_elastic.frameworks.torch.trainer_memory import trainer_memory
 from hpc_elastic.testing.clock import FakeClock

@@ -12,11 +12,19 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import DamagedError, UnfitFileError
-from hpc_elastic.frameworks.torch.memory.copies import Copied, CopySet, Slot, complete_sets, found_copies
-from hpc_elastic.frameworks.torch.memory.memory_copies import steps_between
+from hpc_elastic.frameworks.torch.memory.copies import (
+    Copied,
+    CopySet,
+    MemorySource,
+    OwnFile,
+    Rescued,
+    Slot,
+    complete_sets,
+    found_copies,
+    owns_in,
+)
+from hpc_elastic.frameworks.torch.memory.memory_copies import holders, steps_between
 from hpc_elastic.frameworks.torch.memory.node_memory import Began, fit, read_began
-from hpc_elastic.frameworks.torch.memory.replicas import holders
-from hpc_elastic.frameworks.torch.memory.rescued import MemorySource, OwnFile, Rescued, owns_in
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups
 from hpc_elastic.frameworks.torch.train_state import Torch, TrainState
 from hpc_elastic.ids import Env, copy_prefix

@@ -10,14 +10,15 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 from hpc_elastic.frameworks.torch.memory.copies import Copied, Slot, found_copies, slot_name  # noqa: E402
-from hpc_elastic.frameworks.torch.memory.memory_copies import (  # noqa: E402
+from hpc_elastic.frameworks.torch.memory.memory_copies import (  # noqa: E402  # noqa: E402
     BESIDE,
     SHARE,
     CopyStart,
     MemoryCopies,
+    Replicas,
     steps_between,
+    taken,
 )
-from hpc_elastic.frameworks.torch.memory.replicas import Replicas, taken  # noqa: E402
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups  # noqa: E402
 from hpc_elastic.frameworks.torch.train_state import load_torch, unpickled  # noqa: E402
 from hpc_elastic.testing.clock import FakeClock  # noqa: E402

@@ -13,11 +13,11 @@ torch: Any = pytest.importorskip("torch")
 from hpc_elastic import worker  # noqa: E402
 from hpc_elastic.errors import InputError  # noqa: E402
 from hpc_elastic.frameworks.saving import Saves  # noqa: E402
-from hpc_elastic.frameworks.torch.checkpoint_files import writer  # noqa: E402
-from hpc_elastic.frameworks.torch.file_source import (  # noqa: E402
+from hpc_elastic.frameworks.torch.checkpoint_files import (  # noqa: E402
     CompleteCheckpoint,
     FileSource,
     FoundCheckpoints,
+    writer,
 )
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups  # noqa: E402
 from hpc_elastic.frameworks.torch.train_state import load_torch, pickled, unpickled  # noqa: E402

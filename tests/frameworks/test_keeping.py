@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 torch: Any = pytest.importorskip("torch")
+from hpc_elastic.frameworks.torch.memory.copies import MemorySource, Rescued, found_in  # noqa: E402
 from hpc_elastic.frameworks.torch.memory.node_memory import NodeMemory  # noqa: E402
 from hpc_elastic.frameworks.torch.memory.rescue import Rescue  # noqa: E402
-from hpc_elastic.frameworks.torch.memory.rescued import MemorySource, Rescued, found_in  # noqa: E402
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups  # noqa: E402
 from hpc_elastic.frameworks.torch.train_state import load_torch  # noqa: E402
 from hpc_elastic.ids import Env  # noqa: E402

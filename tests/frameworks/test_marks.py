@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.frameworks.torch.memory.marks import DeviceMark, HostMark, Marks
+from hpc_elastic.frameworks.torch.memory.proof import DeviceMark, HostMark, Marks
 
 
 class Device:

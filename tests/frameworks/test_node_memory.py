@@ -13,7 +13,12 @@ import pytest
 torch: Any = pytest.importorskip("torch")
 from hpc_elastic.errors import InputError  # noqa: E402
 from hpc_elastic.frameworks.saving import Saves  # noqa: E402
-from hpc_elastic.frameworks.torch.memory.copies import Copied, Slot, slot_name  # noqa: E402
+from hpc_elastic.frameworks.torch.memory.copies import (  # noqa: E402
+    Copied,
+    Slot,
+    found_in,
+    slot_name,
+)
 from hpc_elastic.frameworks.torch.memory.node_memory import (  # noqa: E402
     FILE,
     Began,
@@ -22,7 +27,6 @@ from hpc_elastic.frameworks.torch.memory.node_memory import (  # noqa: E402
     read_began,
     write_began,
 )
-from hpc_elastic.frameworks.torch.memory.rescued import found_in  # noqa: E402
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups  # noqa: E402
 from hpc_elastic.frameworks.torch.train_state import Replicated, load_torch, pickled  # noqa: E402
 from hpc_elastic.frameworks.torch.trainer_memory import TrainerMemory  # noqa: E402

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 torch: Any = pytest.importorskip("torch")
-from hpc_elastic.frameworks.torch.memory.places import Objects, places_in  # noqa: E402
+from hpc_elastic.frameworks.torch.memory.layout import Objects, places_in  # noqa: E402
 from hpc_elastic.frameworks.torch.train_state import TrainState, load_torch  # noqa: E402
 
 pytestmark = pytest.mark.torch

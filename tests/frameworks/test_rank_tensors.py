@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 torch: Any = pytest.importorskip("torch")
-from hpc_elastic.frameworks.torch.rank_groups import RankGroups  # noqa: E402
-from hpc_elastic.frameworks.torch.rank_tensors import (  # noqa: E402
+from hpc_elastic.frameworks.torch.rank_groups import (  # noqa: E402
+    RankGroups,
     differing,
     digests,
     own_parameter,

@@ -23,7 +23,7 @@ from hpc_elastic.frameworks.torch.memory.copies import (  # noqa: E402
     head_at,
     slot_name,
 )
-from hpc_elastic.frameworks.torch.memory.replicas import Replicas, holders  # noqa: E402
+from hpc_elastic.frameworks.torch.memory.memory_copies import Replicas, holders  # noqa: E402
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups  # noqa: E402
 from hpc_elastic.frameworks.torch.train_state import load_torch, pickled  # noqa: E402
 

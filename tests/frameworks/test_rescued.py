@@ -11,18 +11,19 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import DamagedError
-from hpc_elastic.frameworks.torch.memory.copies import Copied, Slot
-from hpc_elastic.frameworks.torch.memory.node_memory import Began, fit, is_suspect, read_began, write_began
-from hpc_elastic.frameworks.torch.memory.rescued import (
+from hpc_elastic.frameworks.torch.memory.copies import (
+    Copied,
     MemorySource,
     NoRoomError,
     OwnFile,
     Rescued,
+    Slot,
     check_room,
     found_in,
     owns_in,
     remove_others,
 )
+from hpc_elastic.frameworks.torch.memory.node_memory import Began, fit, is_suspect, read_began, write_began
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups
 from hpc_elastic.frameworks.torch.train_state import Torch, pickled, unpickled
 from hpc_elastic.record.journal import Cause, Record, RoundEnded

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 torch: Any = pytest.importorskip("torch")
-from hpc_elastic.frameworks.torch.state_checks import (  # noqa: E402
+from hpc_elastic.frameworks.torch.optimizer_state import (  # noqa: E402
     check_module,
     check_optimizer,
     check_tensors,

@@ -11,15 +11,16 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 from hpc_elastic.errors import DamagedError  # noqa: E402
-from hpc_elastic.frameworks.torch.memory.copies import (  # noqa: E402
+from hpc_elastic.frameworks.torch.memory.copies import (  # noqa: E402  # noqa: E402
     TENSORS_AT,
     Copied,
+    MemorySource,
+    Rescued,
     Slot,
     copied_as,
     found_copies,
     head_at,
 )
-from hpc_elastic.frameworks.torch.memory.rescued import MemorySource, Rescued  # noqa: E402
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups  # noqa: E402
 from hpc_elastic.frameworks.torch.train_state import Torch, load_torch, pickled, unpickled  # noqa: E402
 from hpc_elastic.record.memory_files import COPY_HEAD, own_file, own_in, state_head  # noqa: E402

@@ -11,21 +11,20 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import InputError, StoreError
-from hpc_elastic.frameworks.torch import addresses as addresses_module
-from hpc_elastic.frameworks.torch import meeting
-from hpc_elastic.frameworks.torch.addresses import (
+from hpc_elastic.frameworks.torch import stores
+from hpc_elastic.frameworks.torch.stores import (
     Contact,
+    Reach,
     addresses,
     decoded,
     encoded,
     listening_address,
     machine,
 )
-from hpc_elastic.frameworks.torch.addresses import _chosen as chosen
-from hpc_elastic.frameworks.torch.addresses import _is_for_others as is_for_others
-from hpc_elastic.frameworks.torch.addresses import _numbers as numbers
-from hpc_elastic.frameworks.torch.addresses import _ordered as ordered
-from hpc_elastic.frameworks.torch.meeting import Reach
+from hpc_elastic.frameworks.torch.stores import _chosen as chosen
+from hpc_elastic.frameworks.torch.stores import _is_for_others as is_for_others
+from hpc_elastic.frameworks.torch.stores import _numbers as numbers
+from hpc_elastic.frameworks.torch.stores import _ordered as ordered
 from hpc_elastic.testing.waiting import wait_until
 
 LIMIT_S = 120.0
@@ -153,7 +152,7 @@ def test_the_address_that_answers_is_found(port: int) -> None:
 
 def test_what_came_of_each_address_is_said(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line for each; who hangs is not asked again and again."""
-    monkeypatch.setattr(meeting, "_PASS_S", 0.01)
+    monkeypatch.setattr(stores, "_PASS_S", 0.01)
     answers = Answers()
     reach = Reach(contact(NO_NAME, "127.0.0.1", port=port), answers.client)
     wait_until(lambda: reach.until(0.1) is None and "idna" in reach.said(), "the name", timeout_s=LIMIT_S)
@@ -199,6 +198,6 @@ def test_rank_0_listens_at_the_address_of_the_job(
     monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], address: str | None, expected: str
 ) -> None:
     """At all only where none is known to be this node's."""
-    monkeypatch.setattr(addresses_module, "_interfaces", lambda: iter(INTERFACES.items()))
+    monkeypatch.setattr(stores, "_interfaces", lambda: iter(INTERFACES.items()))
     monkeypatch.setattr(os, "uname", lambda: type("Name", (), {"nodename": NO_NAME}))
     assert expected == listening_address({"WORLD_SIZE": "4", **environ}, address)

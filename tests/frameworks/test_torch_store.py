@@ -19,11 +19,8 @@ import pytest
 
 from hpc_elastic.errors import InputError, RunDirError, StoreError, StoreTimeoutError
 from hpc_elastic.frameworks import torch as elastic
-from hpc_elastic.frameworks.torch import addresses as addresses_module
-from hpc_elastic.frameworks.torch import meeting as meeting_module
 from hpc_elastic.frameworks.torch import stores
-from hpc_elastic.frameworks.torch.addresses import decoded, machine
-from hpc_elastic.frameworks.torch.meeting import Meeting, StoreWish
+from hpc_elastic.frameworks.torch.stores import Meeting, StoreWish, decoded, machine
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store.kv.of_run import from_env
@@ -237,8 +234,8 @@ class TestStore:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         """Each address is told with what came of it: soon as a warning, and in the end with what to do."""
-        monkeypatch.setattr(meeting_module, "_WARN_AFTER_S", 0.1)
-        monkeypatch.setattr(addresses_module, "_resolves", bool)  # a name that rank 0's node alone knows
+        monkeypatch.setattr(stores, "_WARN_AFTER_S", 0.1)
+        monkeypatch.setattr(stores, "_resolves", bool)  # a name that rank 0's node alone knows
         meeting = Meeting(distributed, from_env(environment(run_paths)), 0, 2, 1, LIMIT_S)
         served = meeting.base({}, StoreWish((0,), NO_NAME))
         with pytest.raises(StoreTimeoutError) as caught:

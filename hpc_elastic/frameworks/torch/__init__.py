@@ -9,8 +9,8 @@ from hpc_elastic.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hpc_elastic.frameworks.torch.checkpoint_files import CompleteCheckpoint
     from hpc_elastic.frameworks.torch.checkpoints import Checkpoints
-    from hpc_elastic.frameworks.torch.file_source import CompleteCheckpoint
     from hpc_elastic.frameworks.torch.stores import bootstrap, shared_store, store
     from hpc_elastic.frameworks.torch.train_state import Replicated, Resharded
 
@@ -28,7 +28,7 @@ _HOMES = {
     "Checkpoints": "checkpoints",
     "Replicated": "train_state",
     "Resharded": "train_state",
-    "CompleteCheckpoint": "file_source",
+    "CompleteCheckpoint": "checkpoint_files",
     "bootstrap": "stores",
     "shared_store": "stores",
     "store": "stores",

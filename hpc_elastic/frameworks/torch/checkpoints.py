@@ -22,13 +22,18 @@ from hpc_elastic.frameworks.saving import (
     same_name,
 )
 from hpc_elastic.frameworks.torch.background import END_S, Background, HostCopies
-from hpc_elastic.frameworks.torch.checkpoint_files import not_saved, text_at_end, writer
-from hpc_elastic.frameworks.torch.file_source import CompleteCheckpoint, FileSource, FoundCheckpoints
+from hpc_elastic.frameworks.torch.checkpoint_files import (
+    CompleteCheckpoint,
+    FileSource,
+    FoundCheckpoints,
+    not_saved,
+    text_at_end,
+    writer,
+)
 from hpc_elastic.frameworks.torch.memory.node_memory import NodeMemory, RoundStart
+from hpc_elastic.frameworks.torch.optimizer_state import ending_the_run
 from hpc_elastic.frameworks.torch.pace import RetryPace, SavePace, past_disturbances
-from hpc_elastic.frameworks.torch.rank_groups import rank_groups
-from hpc_elastic.frameworks.torch.rank_tensors import differing, digests, parted
-from hpc_elastic.frameworks.torch.state_checks import ending_the_run
+from hpc_elastic.frameworks.torch.rank_groups import differing, digests, parted, rank_groups
 from hpc_elastic.frameworks.torch.train_state import State, TrainState, load_torch
 from hpc_elastic.frameworks.torch.trees import WHERE, unwrapped
 from hpc_elastic.ids import Env

@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from typing import Any, Protocol
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.frameworks.torch.optimizer_state import OptimizerState, has_own_state_dict
-from hpc_elastic.frameworks.torch.state_checks import (
+from hpc_elastic.frameworks.torch.optimizer_state import (
+    OptimizerState,
     check_module,
     check_optimizer,
     check_tensors,
     check_value,
     given_state,
+    has_own_state_dict,
 )
 from hpc_elastic.frameworks.torch.trees import (
     OWN,

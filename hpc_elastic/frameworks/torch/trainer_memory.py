@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from hpc_elastic import worker
 from hpc_elastic.errors import InputError
 from hpc_elastic.frameworks.bases import has_several
+from hpc_elastic.frameworks.torch.memory.copies import OwnFile, Rescued, owns_in
 from hpc_elastic.frameworks.torch.memory.node_memory import FoundState, NodeMemory, RoundStart
 from hpc_elastic.frameworks.torch.memory.rescue import tell_not_kept
-from hpc_elastic.frameworks.torch.memory.rescued import OwnFile, Rescued, owns_in
+from hpc_elastic.frameworks.torch.optimizer_state import ending_the_run
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups, rank_groups
-from hpc_elastic.frameworks.torch.state_checks import ending_the_run
 from hpc_elastic.frameworks.torch.train_state import State, Torch, TrainState, load_torch, unpickled
 from hpc_elastic.ids import Env
 from hpc_elastic.named_tuple import NamedTuple

@@ -110,7 +110,7 @@ class ModuleNames:
 
     def start(self, name: str) -> str:
         """Return the beginning of the names in a module inside, given its name with wrappers."""
-        return self._place(name)[1]
+        return (self._known.get(name) or self._place(name))[1]
 
     def _place(self, name: str) -> tuple[Any, str]:
         """Return the module of a name, None without one, and the beginning of the names in it."""

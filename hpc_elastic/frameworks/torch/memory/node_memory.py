@@ -22,18 +22,18 @@ from hpc_elastic.frameworks.torch.memory.copies import (
     Content,
     Copied,
     CopySet,
+    MemorySource,
+    Rescued,
     Slot,
     complete_sets,
     found_copies,
+    found_in,
     part_of,
 )
 from hpc_elastic.frameworks.torch.memory.layout import without_collections
-from hpc_elastic.frameworks.torch.memory.memory_copies import CopyStart, MemoryCopies
-from hpc_elastic.frameworks.torch.memory.replicas import Replicas
+from hpc_elastic.frameworks.torch.memory.memory_copies import CopyStart, MemoryCopies, Replicas
 from hpc_elastic.frameworks.torch.memory.rescue import Rescue, new_rescue, tell_not_kept
-from hpc_elastic.frameworks.torch.memory.rescued import MemorySource, Rescued, found_in
-from hpc_elastic.frameworks.torch.rank_groups import RankGroups
-from hpc_elastic.frameworks.torch.rank_tensors import own_parameter
+from hpc_elastic.frameworks.torch.rank_groups import RankGroups, own_parameter
 from hpc_elastic.frameworks.torch.train_state import State, Torch, TrainState
 from hpc_elastic.frameworks.torch.trees import WHERE
 from hpc_elastic.ids import Env, copy_prefix

@@ -4,7 +4,7 @@ In data-parallel training every rank holds the whole state, and from the end of 
 the next step of an optimizer. So a rank whose peers are gone still holds the state of its last whole step. It
 is kept if it is shown to be that one (`hpc_elastic.frameworks.torch.memory.proof`). The agent asks for it by
 a pipe, which a thread reads while the main thread hangs in a collective; a program that ends by an exception
-keeps it at its end. `hpc_elastic.frameworks.torch.memory.rescued` finds the states again.
+keeps it at its end.
 """
 
 from __future__ import annotations
@@ -18,19 +18,13 @@ from contextlib import suppress
 from typing import Any
 
 from hpc_elastic.clock import SystemClock
-from hpc_elastic.frameworks.torch.memory.copies import TOKEN_BYTES, Copied, Slot
-from hpc_elastic.frameworks.torch.memory.layout import (
-    Layout,
-    ShardedStateError,
-    UnfitStateError,
-    Whole,
-    without_collections,
-)
-from hpc_elastic.frameworks.torch.memory.marks import Marks, Noted
-from hpc_elastic.frameworks.torch.memory.rescued import (
+from hpc_elastic.frameworks.torch.memory.copies import (
     PRIVATE,
+    TOKEN_BYTES,
+    Copied,
     OwnFile,
     Rescued,
+    Slot,
     check_room,
     found_in,
     one_at_a_time,
@@ -38,6 +32,14 @@ from hpc_elastic.frameworks.torch.memory.rescued import (
     remove_unfinished,
     remove_up_to,
 )
+from hpc_elastic.frameworks.torch.memory.layout import (
+    Layout,
+    ShardedStateError,
+    UnfitStateError,
+    Whole,
+    without_collections,
+)
+from hpc_elastic.frameworks.torch.memory.proof import Marks, Noted
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups
 from hpc_elastic.frameworks.torch.train_state import (
     State,
