@@ -34,16 +34,8 @@ _READ = 1 << 22  # bytes at once
 _FLAGS = os.O_CLOEXEC | os.O_NOCTTY
 
 
-def reader(checkpoint: Any, path: str) -> Any:
-    """Return PyTorch's reader of a checkpoint."""
-    made = checkpoint.FileSystemReader(path)
-    made.fs = OwnFiles(made.fs)
-    return made
-
-
-def writer(checkpoint: Any, path: str) -> Any:
-    """Return PyTorch's writer of a checkpoint."""
-    made = checkpoint.FileSystemWriter(path)
+def with_own_files(made: Any) -> Any:
+    """Return a reader or writer of PyTorch's, whose access to files is checked."""
     made.fs = OwnFiles(made.fs)
     return made
 
@@ -71,38 +63,24 @@ def text_at_end(error: BaseException) -> str:
 
 
 def damage(path: str, files: Iterable[SavedFile]) -> str:
-    """Return which file of a checkpoint is not as it was written, empty: none; reads all of them.
-
-    Args:
-        path: of the checkpoint.
-        files: some of its files.
-    """
+    """Return which of some files of a checkpoint is not as it was written, empty: none; reads all of them."""
     for file in files:
         try:
             with FileIO(_open_own(os.path.join(path, file.name))) as stream:
-                found = _sum_of(file.name, stream)
+                buffer, size, checksum = memoryview(bytearray(_READ)), 0, 0
+                while count := stream.readinto(buffer):
+                    size, checksum = size + count, zlib.crc32(buffer[:count], checksum)
         except UnfitFileError:
             continue  # the load tells of it
         except OSError as error:
             return f"{file.name}: {error.strerror}"
-        if found != file:
+        if (size, checksum) != file[1:]:
             return f"the checksum of {file.name} does not fit"
     return ""
 
 
-def _sum_of(name: str, stream: FileIO) -> SavedFile:
-    buffer, size, checksum = memoryview(bytearray(_READ)), 0, 0
-    while count := stream.readinto(buffer):
-        size, checksum = size + count, zlib.crc32(buffer[:count], checksum)
-    return SavedFile(name, size, checksum)
-
-
 class _Summed:
-    """A file that is written from its beginning to its end, with its checksum.
-
-    Args:
-        stream: the file, which does all else.
-    """
+    """A file that is written from its beginning to its end, with its checksum."""
 
     def __init__(self, stream: IO[Any]) -> None:
         self._stream = stream
@@ -283,7 +261,9 @@ class FoundCheckpoints:
             self.newest, self._problem = None, error
 
     def _path(self) -> str | None:
-        if worker.run_dir() is None:
+        """Return the path of the checkpoint to go on from, or of the newest whole one before it (rank 0)."""
+        root = worker.run_dir()
+        if root is None:
             there = [saved.path for saved in self.all() if saved.path not in self._damaged]
             return next(iter([*there, *self._damaged]), None)
         marked = worker.latest_checkpoint(self._saves.name)
@@ -293,19 +273,14 @@ class FoundCheckpoints:
                 where=WHERE,
                 fix="let Checkpoints alone save, or load that one yourself",
             )
-        return None if marked is None else self._whole_one(marked)
-
-    def _whole_one(self, marked: marks.Checkpoint) -> str | None:
-        """Return the path of a checkpoint, or of the newest one before it that is whole if it is not."""
-        root = worker.run_dir()
-        if root is None or self._is_ours(marked.path):
-            return marked.path
+        if marked is None or self._is_ours(marked.path):
+            return None if marked is None else marked.path
         for other in marks.marked(RunPaths(root), self._saves.name):
             if other.step <= marked.step and self._is_ours(other.path):
                 told = "the checkpoint %s is not whole; the training goes on from the one of step %d"
                 logger.warning(told, marked.path, other.step)
                 return other.path
-        return marked.path
+        return marked.path  # the error names it
 
     def _is_ours(self, path: str | None) -> bool:
         """Tell whether there is a whole checkpoint of this run and object at a path."""
@@ -343,21 +318,14 @@ def _complete(path: str) -> CompleteCheckpoint | None:
 
 
 class FileSource:
-    """A checkpoint in files.
+    """A checkpoint in files."""
 
-    Args:
-        group: the process group of all ranks; None without one.
-    """
-
-    def __init__(self, lib: Torch, path: str, saved_by: int, group: Any) -> None:
-        self._lib = lib
+    def __init__(self, lib: Torch, ranks: RankGroups, path: str, saved_by: int) -> None:
+        self._lib, self._ranks = lib, ranks
         self.name = path
-        self._group = group
-        dist = lib.distributed
-        self._rank: int = 0 if group is None else dist.get_rank(group)
-        self._saved_by = saved_by
-        self._is_of_as_many: bool = saved_by == (1 if group is None else dist.get_world_size(group))
-        self._reader = reader(lib.checkpoint, path)
+        self._rank, self._saved_by = ranks.rank, saved_by
+        self._is_of_as_many = saved_by == ranks.size
+        self._reader = with_own_files(lib.checkpoint.FileSystemReader(path))
         self._names: dict[str, str] = {}  # of this rank's own tensors, by those of all
         self._buffers = ""  # the name of this rank's own buffers, if it has some
 
@@ -396,10 +364,7 @@ class FileSource:
         if self._is_of_as_many:
             return self._read([f"{OWN}{self._rank}"])[0]
         names = [f"{OWN}{rank}" for rank in range(self._saved_by)]
-        told: list[Any] = [self._read(names) if self._rank == 0 else None]
-        if self._group is not None:
-            self._lib.distributed.broadcast_object_list(told, src=0, group=self._group)
-        owns: list[bytes] = told[0]
+        owns: list[bytes] = self._ranks.told(self._read(names) if self._rank == 0 else None)
         return owns
 
     def _read(self, names: Sequence[str]) -> list[bytes]:
@@ -411,8 +376,9 @@ class FileSource:
     def fill(self, loaded: dict[str, Any]) -> None:
         """Read tensors."""
         wanted = {self._names.get(name, name): value for name, value in loaded.items()}
+        group = self._ranks.group
         self._lib.checkpoint.load(
-            wanted, storage_reader=self._reader, process_group=self._group, no_dist=self._group is None
+            wanted, storage_reader=self._reader, process_group=group, no_dist=group is None
         )
         loaded.update({name: wanted[self._names.get(name, name)] for name in loaded})
         if self._buffers:

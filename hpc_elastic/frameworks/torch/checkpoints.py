@@ -28,7 +28,7 @@ from hpc_elastic.frameworks.torch.checkpoint_files import (
     FoundCheckpoints,
     not_saved,
     text_at_end,
-    writer,
+    with_own_files,
 )
 from hpc_elastic.frameworks.torch.memory.node_memory import NodeMemory, RoundStart
 from hpc_elastic.frameworks.torch.optimizer_state import ending_the_run
@@ -282,7 +282,8 @@ class Checkpoints:
             with ending_the_run():
                 objects = TrainState(self._lib, state)
                 content = objects.content(self._ranks.rank)
-            copy, statistics = self._copies.stage(content), objects.statistics()
+            statistics = {name: is_sent for name, _, is_sent in objects.buffers()}
+            copy = self._copies.stage(content)
             self.blocked_s = self._clock.monotonic() - began
             save = _Save(step, path, began, self.blocked_s)
             self._background.start(lambda: self._write(copy, save, statistics), section.end)
@@ -347,7 +348,7 @@ class Checkpoints:
     def _write_part(self, copy: dict[str, Any], save: _Save, statistics: Mapping[str, bool]) -> None:
         """Write this rank's part, mark it when the parts of all ranks are on disk, and wait for all marks."""
         group, lib = self._ranks.group_of_saves, self._lib.checkpoint
-        into = writer(lib, save.path)
+        into = with_own_files(lib.FileSystemWriter(save.path))
         try:
             copy = self._parted(copy, statistics)
             lib.save(
@@ -460,9 +461,9 @@ class Checkpoints:
         with ending_the_run():
             objects = TrainState(self._lib, state)
             objects.check()  # a wrong one is refused before the first step
-            return self._load_newest(objects, state)
+            return self._load_newest(objects)
 
-    def _load_newest(self, objects: TrainState, state: State) -> int:
+    def _load_newest(self, objects: TrainState) -> int:
         found, saves = self._found, self._saves
         if not self._is_idle:
             found.look()
@@ -470,14 +471,14 @@ class Checkpoints:
         if self._memory is not None:
             run_dir = worker.run_dir() or ""
             start = RoundStart(saves.round, saves.directory, found.step, run_dir, found.whole_step)
-            step = self._memory.load(start, state)
-            self._owes = step is not None and self._every is not None
+            kept = self._memory.find(start, objects.load)
+            step = None if kept is None else kept.state.step
+            self._owes = kept is not None and self._every is not None
         saved = found.newest if step is not None else found.whole()
         if step is None:
             step = 0 if saved is None else saved.step
             if saved is not None:
-                source = FileSource(self._lib, saved.path, saved.world_size, self._ranks.group)
-                objects.load(source)
+                objects.load(FileSource(self._lib, self._ranks, saved.path, saved.world_size))
                 self._saved = step
         worker.resumed(step, name=self._saves.name)
         self._since, self._newest = step, (worker.branch(), step)

@@ -19,11 +19,7 @@ class SavePace:
     """Tells when to save, by a time that follows from the cost of saves and the faults of the run.
 
     Ranks do not ask at each step: rank 0 also tells after how many steps it is asked again, at most as many
-    as were made since the last save.
-
-    Args:
-        clock: of rank 0.
-        told: returns on all ranks the value that rank 0 has given.
+    as were made since the last save. `told` returns on all ranks the value that rank 0 has given.
     """
 
     def __init__(self, clock: Clock, told: Callable[[Any], Any]) -> None:
@@ -68,10 +64,7 @@ class RetryPace:
 
     Rank 0 is asked after one step, after two, four and so on, until it knows the outcome of the save. A
     save that is tried again is not asked for anew: while the disk is full, it costs ever fewer steps.
-
-    Args:
-        told: returns on all ranks the value that rank 0 has given.
-        outcome: whether the last save of this rank has succeeded; None while it is under way.
+    `outcome` tells whether the last save of this rank has succeeded; None while it is under way.
     """
 
     def __init__(self, told: Callable[[Any], Any], outcome: Callable[[], bool | None]) -> None:
@@ -95,13 +88,7 @@ class RetryPace:
 
 
 def next_question(passed_s: float, steps: int, interval_s: float) -> tuple[bool, int]:
-    """Return whether to save now, and after how many more steps to ask again.
-
-    Args:
-        passed_s: since the last save [s].
-        steps: made since then.
-        interval_s: from one save to the next [s].
-    """
+    """Return whether to save now, and after how many more steps to ask again, by time [s] and steps since."""
     if passed_s >= interval_s:
         return True, 1
     left = steps * (interval_s - passed_s) / max(passed_s, 1e-9)

@@ -58,15 +58,11 @@ class RankGroups(NamedTuple):
 
     def all_told(self, value: Any) -> list[Any]:
         """Return the values of all ranks; all of them call it in the thread of the training."""
-        return self._gathered(value, self.group)
+        return self.gathered(value, self.group)
 
     def each_told(self, value: Any) -> list[Any]:
         """Return the values of all ranks; all of them call it in the threads that write."""
-        return self._gathered(value, self.group_of_saves)
-
-    def sizes_told(self, value: int) -> list[int]:
-        """Return the numbers of all ranks; all of them call it in the threads that send copies."""
-        return self._gathered(value, self.group_of_replicas)
+        return self.gathered(value, self.group_of_saves)
 
     def greatest(self, values: list[float]) -> list[float]:
         """Return the greatest value of all ranks, by place; all call it in the thread of the training."""
@@ -78,7 +74,8 @@ class RankGroups(NamedTuple):
         greatest: list[float] = found.tolist()
         return greatest
 
-    def _gathered(self, value: Any, group: Any) -> list[Any]:
+    def gathered(self, value: Any, group: Any) -> list[Any]:
+        """Return the values of all ranks of a group; all of them call it in the thread that uses it."""
         if group is None:
             return [value]
         values = [None] * self.size
@@ -192,14 +189,8 @@ def parted(
 ) -> dict[str, Any]:
     """Return the values that a rank writes: those that differ between ranks have the rank in their names.
 
-    If buffers of modules alone differ, those of rank 0 are there for another number of ranks, too.
-
-    Args:
-        lib: PyTorch's modules.
-        content: all that the rank has.
-        rank: this one.
-        names: of the values that differ.
-        statistics: the names of buffers of modules, and of values that are no tensors.
+    If buffers of modules or values that are no tensors alone differ (`statistics`), those of rank 0 are there
+    for another number of ranks, too.
     """
     own = [name for name in content if name in names]
     found = dict(content)

@@ -64,11 +64,7 @@ class _Place(NamedTuple):
 
 
 class _Stores:
-    """The stores of a round that this process has made; kept to the end of the process.
-
-    Args:
-        place: which worker this is.
-    """
+    """The stores of a round that this process has made; kept to the end of the process."""
 
     def __init__(self, place: _Place) -> None:
         self._place = place
@@ -534,11 +530,7 @@ def machine() -> str:
 
 
 def addresses(environ: Mapping[str, str], address: str | None) -> tuple[str, ...]:
-    """Return names and addresses by which other nodes may reach this one.
-
-    Args:
-        environ: the worker's environment.
-        address: the only one, or the only interface, if the user named it.
+    """Return names and addresses by which other nodes may reach this one; of one that a user named, its own.
 
     Raises:
         InputError: an interface of that name has no address.
@@ -572,10 +564,6 @@ def listening_address(environ: Mapping[str, str], address: str | None) -> str:
 
     Where all ranks are on this node it is the loopback interface. Else it is that of the job: the choice
     of the user, an interface of NCCL or gloo, or the address of MASTER_ADDR or the host name.
-
-    Args:
-        environ: the worker's environment.
-        address: the only one, or the only interface, if the user named it.
     """
     if address is None and environ.get("LOCAL_WORLD_SIZE", "") == environ.get("WORLD_SIZE"):
         return LOOPBACK[0]
@@ -602,16 +590,11 @@ def _numbers(name: str) -> list[str]:
 
 def _resolves(address: str) -> bool:
     """Tell whether a host has a name or address, as this node sees it."""
-    try:
-        return bool(address and socket.getaddrinfo(address, None))
-    except (OSError, UnicodeError):
-        return False
+    return bool(_numbers(address))
 
 
 def _interfaces() -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the interfaces that are up, with their addresses, IPv4 first."""
-    import socket  # noqa: PLC0415 - 5 ms
-
     import psutil  # noqa: PLC0415 - 20 ms
 
     states = psutil.net_if_stats()
@@ -639,12 +622,8 @@ def _is_for_others(address: str) -> bool:
 def _ordered(
     interfaces: Mapping[str, tuple[str, ...]], pinned: Iterable[str], *, only: bool = False
 ) -> list[str]:
-    """Return all addresses: of the interfaces that the user chose, of others, and of inner networks.
-
-    Args:
-        interfaces: with their addresses.
-        pinned: the choice of the user.
-        only: leave out all other addresses.
+    """Return all addresses: of the interfaces that the user chose (`pinned`), of others unless `only`, and of
+    inner networks.
     """
     chosen = tuple(
         name.removeprefix("=") for text in pinned if not text.startswith("^") for name in text.split(",")

@@ -180,8 +180,8 @@ class TrainState:
         self._lib = lib
         self._names: dict[int, ModuleNames] = {}  # of modules, by identity
         self._read: dict[str, OptimizerState] = {}
-        self._entries = list(self._objects(state, ""))
-        for name, count in Counter(entry.name for entry in self._entries).items():
+        self.entries = list(self._objects(state, ""))
+        for name, count in Counter(entry.name for entry in self.entries).items():
             if count > 1:
                 raise _same_name(name)
             if f"{name}.".startswith(OWN):
@@ -215,14 +215,14 @@ class TrainState:
             RefusedStateError: names the object, and the way out.
         """
         values: dict[str, Any] = {}
-        for entry in self._entries:
+        for entry in self.entries:
             value = entry.value
             if isinstance(value, type | list | tuple):
                 check_value(entry)
             if isinstance(value, self._lib.torch.nn.Module):
                 check_module(entry)
             if isinstance(value, self._lib.torch.optim.Optimizer):
-                check_optimizer(self._lib.torch, entry, [one.value for one in self._entries])
+                check_optimizer(self._lib.torch, entry, [one.value for one in self.entries])
             if isinstance(value, self._lib.torch.optim.Optimizer) and not self.is_read(entry):
                 values[entry.name] = given_state(entry)
             elif not self._is_live(value):
@@ -230,11 +230,6 @@ class TrainState:
         check_tensors(self._lib.torch, self._tensors())
         if values:
             unpickled(self._lib, self._pickled(values))
-
-    @property
-    def entries(self) -> list[Entry]:
-        """The objects."""
-        return self._entries
 
     def content(self, rank: int) -> dict[str, Any]:
         """Return the part of this rank; its tensors are those of the training.
@@ -249,24 +244,18 @@ class TrainState:
         order = {f"{OWN}names": pickle.dumps([*found])} if rank == 0 else {}  # files have no order
         return {**found, **order, f"{OWN}{rank}": self._pickled(own)}
 
-    def _pickled(self, own: dict[str, Any]) -> bytes:
+    def _pickled(self, own: dict[str, Any], of: str = "") -> bytes:
+        """Return values as bytes; an error names the first that pickle refuses."""
         try:
             return pickled(self._lib, own)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
+            for name, value in own.items() if not of else ():
+                self._pickled({name: value}, of=f"{name!r}: ")
             raise RefusedStateError(
-                f"pickle cannot save a value of this rank: {self._unsendable(own)}{error}",
+                f"pickle cannot save a value of this rank: {of}{error}",
                 where=WHERE,
                 fix="leave it out, or give an object whose state_dict has numbers, texts and tensors",
             ) from error
-
-    def _unsendable(self, own: dict[str, Any]) -> str:
-        """Return the first name whose value pickle refuses, before a colon."""
-        for name, value in own.items():
-            try:
-                pickled(self._lib, value)
-            except Exception:  # noqa: BLE001 - the error of all values is raised
-                return f"{name!r}: "
-        return ""
 
     def parts(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the tensors of the training by their names, and the values that belong to this rank.
@@ -275,7 +264,7 @@ class TrainState:
             RefusedStateError: two objects give a tensor the same name, or one has no name.
         """
         own: dict[str, Any] = {}
-        for entry in self._entries:
+        for entry in self.entries:
             value = entry.value
             if self.is_read(entry):
                 own[entry.name] = self.optimizer(entry).groups()
@@ -296,7 +285,7 @@ class TrainState:
             RefusedStateError: as by `parts`.
         """
         found, names = dict[str, list[Entry]](), set[str]()
-        for entry in self._entries:
+        for entry in self.entries:
             if self.is_read(entry):
                 leaves = [*self.optimizer(entry).leaves()]
             else:
@@ -329,7 +318,7 @@ class TrainState:
         Raises:
             RefusedStateError: as by `optimizer` and its leaves.
         """
-        for entry in self._entries:
+        for entry in self.entries:
             if self.is_read(entry):
                 yield from (
                     (leaf.name, leaf.value)
@@ -347,7 +336,7 @@ class TrainState:
     def buffers(self) -> Iterator[tuple[str, Any, bool]]:
         """Yield the buffers in states: name, tensor, and whether DDP gives all ranks those of rank 0."""
         kind = self._lib.torch.nn.parallel.DistributedDataParallel
-        for entry in self._entries:
+        for entry in self.entries:
             if not isinstance(entry.value, self._lib.torch.nn.Module):
                 continue
             around = wrappers(entry.owner[entry.key])
@@ -358,10 +347,6 @@ class TrainState:
                     is_saved = one is not None and key not in inner._non_persistent_buffers_set  # noqa: SLF001
                     if is_saved and not hasattr(one, "to_local"):
                         yield f"{entry.name}.{names.start(way)}{key}", one, is_sent
-
-    def statistics(self) -> dict[str, bool]:
-        """Return the names of buffers in states, and whether DDP gives all ranks those of rank 0."""
-        return {name: is_sent for name, _, is_sent in self.buffers()}
 
     def is_read(self, entry: Entry) -> bool:
         """Tell whether an object is an optimizer that keeps its state where PyTorch's do."""
@@ -386,7 +371,7 @@ class TrainState:
     def _parameters_of(self, entry: Entry) -> dict[int, str]:
         """Return the names of the parameters of the module that an optimizer updates."""
         ids = {id(parameter) for group in entry.value.param_groups for parameter in group["params"]}
-        for other in self._entries:
+        for other in self.entries:
             if isinstance(other.value, self._lib.torch.nn.Module):
                 names = self.names(other.value).parameters
                 if ids <= names.keys():
@@ -407,7 +392,7 @@ class TrainState:
         stored = source.stored()
         forms = {name: _form(record) for name, record in stored.items()}
         trees, found = dict[str, Any](), dict[str, Entry]()
-        for entry in self._entries:
+        for entry in self.entries:
             tree, named = self._tree(entry)
             if self.is_read(entry):
                 tree = self.optimizer(entry).template(forms)
@@ -417,7 +402,7 @@ class TrainState:
         self._compare(source.name, found, stored)
         own = self._own(source)
         self._compare_values(source.name, own)
-        for entry in filter(self.is_read, self._entries):
+        for entry in filter(self.is_read, self.entries):
             own[entry.name] = self.optimizer(entry).matched(own[entry.name], source.name)
         loaded = {name: leaf.value for name, leaf in found.items()}
         source.fill(loaded)
@@ -425,7 +410,7 @@ class TrainState:
             leaf.owner[leaf.key] = loaded[name]
         filling = Filling()
         with self._lib.torch.no_grad():
-            for entry in self._entries:
+            for entry in self.entries:
                 self._set(entry, trees[entry.name], own, filling)
 
     def _compare(self, path: str, found: dict[str, Entry], stored: Mapping[str, Any]) -> None:
@@ -457,8 +442,8 @@ class TrainState:
             RefusedStateError: an optimizer is not in it; one without tensors shows no other difference.
         """
         tensors = (self._lib.torch.nn.Module, self._lib.torch.Tensor)
-        absent = [one for one in self._entries if not isinstance(one.value, tensors) and one.name not in own]
-        more = sorted(own.keys() - {entry.name for entry in self._entries})
+        absent = [one for one in self.entries if not isinstance(one.value, tensors) and one.name not in own]
+        more = sorted(own.keys() - {entry.name for entry in self.entries})
         told = [f"it has no {entry.name!r}" for entry in absent]
         told += [f"the state has no {name!r}" for name in more]
         if any(isinstance(one.value, self._lib.torch.optim.Optimizer) for one in absent):
@@ -487,7 +472,7 @@ class TrainState:
         owns = [unpickled(self._lib, data) for data in found]
         return {
             entry.name: self._for_others(entry, source.name, owns)
-            for entry in self._entries
+            for entry in self.entries
             if entry.name in owns[0]
         }
 

@@ -74,7 +74,7 @@ class TrainerMemory:
         mine = data if isinstance(data, bytes) else data[0]
         self._found = found
         return MemoryState(
-            found.step, found.state.round, unpickled(self._lib, mine), self._own_of(found.state)
+            found.state.step, found.state.round, unpickled(self._lib, mine), self._own_of(found.state)
         )
 
     def _own_of(self, state: object) -> bytes | None:
@@ -87,44 +87,32 @@ class TrainerMemory:
         return there.get(self._ranks.rank) if is_same else None
 
     def load(self, state: State, step: int, call: str) -> None:
-        """Give the objects the state that was found.
-
-        Args:
-            state: the objects.
-            step: at which the Trainer begins, as it has read its place.
-            call: how it is given the path of the state, for people.
+        """Give the objects the state that was found; the Trainer begins at `step`, by a `call` for people.
 
         Raises:
             InputError: it is of another model, or the Trainer begins at another step.
         """
         if self._found is not None:
-            if step != self._found.step:
+            if step != self._found.state.step:
                 raise InputError(
                     f"the training begins at step {step}, but newest() has returned the path of step "
-                    f"{self._found.step}",
+                    f"{self._found.state.step}",
                     where="newest(trainer)",
                     fix=f"give the training the path that newest() returns, and no other one: {call}",
                 )
             with ending_the_run():
                 TrainState(self._lib, state).load(self._found.source)
-            worker.resumed(self._found.step)
+            worker.resumed(self._found.state.step)
             self._found = None
 
     def reached(self, step: int, state: State) -> None:
-        """Take note that a step is complete.
-
-        Args:
-            step: steps completed.
-            state: of the training, the same on all ranks.
-        """
+        """Take note that a step is complete; the state is the same on all ranks."""
         self._memory.reached(step, state)
 
     def note_own(self, step: int, own: bytes) -> None:
         """Take note of the values of this rank alone, without which a state is still loaded.
 
-        Args:
-            step: steps completed in the state that they belong to; it may be noted later.
-            own: the values.
+        The state of the step that they belong to may be noted later.
         """
         if self._own is None or not self.is_able or (step, own) == self._noted:
             return

@@ -158,7 +158,8 @@ class Slot:
         Raises:
             OSError: there is no room for it, or the file is another user's.
         """
-        if self._memory is not None and len(self._memory) >= size and self._is_there():
+        is_mapped = self._memory is not None and len(self._memory) >= size
+        if is_mapped and os.path.exists(self.path):  # others may have wiped the folder
             return
         descriptor = open_plain(self.path, os.O_RDWR | os.O_CREAT)
         try:
@@ -171,10 +172,6 @@ class Slot:
             self._map(descriptor)
         finally:
             os.close(descriptor)
-
-    def _is_there(self) -> bool:
-        """Tell whether the file still has its name: others may have wiped the folder."""
-        return os.path.exists(self.path)
 
     def _map(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, 0)
@@ -300,8 +297,7 @@ class Slot:
     def remove(self) -> None:
         """Remove the file."""
         self._memory = self._bytes = None
-        with suppress(FileNotFoundError):
-            os.unlink(self.path)
+        remove("", [self.path])
 
 
 def part_of(value: Any) -> Any:
@@ -359,27 +355,21 @@ def found_in(folder: str) -> list[Rescued]:
 def remove_others(folder: str, keep: Rescued | None) -> None:
     """Remove all states but `keep`, if there is one, and the values of ranks that belong to them."""
     for name in os.listdir(folder):
-        state, own = RESCUED.fullmatch(name.removesuffix(PRIVATE)), OWN.fullmatch(name)
-        if state is None and own is None:
-            continue
+        own = OWN.fullmatch(name)
         is_kept = keep is not None and (name == keep.file_name or (own and int(own[1]) == keep.round))
-        if not is_kept:
-            with suppress(FileNotFoundError):
-                os.unlink(os.path.join(folder, name))
+        if not is_kept and (own or RESCUED.fullmatch(name.removesuffix(PRIVATE))):
+            remove(folder, [name])
 
 
 def remove_up_to(folder: str, step: int) -> None:
     """Remove the states that a checkpoint has made useless."""
-    for one in found_in(folder):
-        if one.step <= step:
-            with suppress(FileNotFoundError):
-                os.unlink(os.path.join(folder, one.file_name))
+    remove(folder, (one.file_name for one in found_in(folder) if one.step <= step))
 
 
-def remove_unfinished(folder: str) -> None:
-    """Remove the unfinished files of ranks that were killed."""
-    for name in os.listdir(folder):
-        if name.endswith(PRIVATE):
+def remove(folder: str, names: Iterable[str]) -> None:
+    """Remove files of a folder that are there still."""
+    for name in names:
+        with suppress(FileNotFoundError):
             os.unlink(os.path.join(folder, name))
 
 
@@ -435,10 +425,7 @@ def owns_in(folder: str, state: Rescued) -> dict[int, bytes]:
 def check_room(folder: str, size: int, held: int = 0) -> None:
     """Refuse a state that would take more than half of the memory which is free, or more than the folder has.
 
-    Args:
-        folder: in the node's memory.
-        size: of the state [bytes].
-        held: the part of it that is there already [bytes].
+    Sizes are in bytes; `held` is the part of it that is there already.
 
     Raises:
         NoRoomError: it would.

@@ -108,21 +108,9 @@ class Layout:
         self.is_alike = all(map(self._is_alike, self._rest))
         for one in entries:
             if isinstance(one.value, self._torch.nn.Module):
-                places |= self._placed(train, one, leaves[one.name])
+                places |= places_in(train, one, leaves[one.name])
         self._states = frozenset(leaf.name for leaf in states)
         self._sort(places, [leaf.name for leaf in states])
-
-    def _placed(self, train: TrainState, module: Entry, leaves: Sequence[Entry]) -> dict[str, Entry]:
-        """Return the places of a module's tensors in itself.
-
-        Raises:
-            UnfitStateError: it makes tensors or values for its state alone.
-        """
-        found = places_in(train, module, {name: owner[key] for name, owner, key in leaves})
-        unplaced = next((leaf.name for leaf in leaves if leaf.name not in found), "")
-        if unplaced:
-            raise UnfitStateError(f"{unplaced} is no parameter or buffer of its module")
-        return found
 
     def _sort(self, places: Mapping[str, Entry], states: Sequence[str]) -> None:
         """Sort the places of all tensors and values by how they change.
@@ -338,18 +326,15 @@ class Layout:
 
     def _is_alike(self, entry: Entry) -> bool:
         """Tell by its kind whether the values of an object are the same on all ranks."""
-        torch = self._lib.torch
+        torch = self._torch
         return isinstance(
             entry.value, (torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler, Replicated)
         )
 
     def rest(self) -> dict[str, Any]:
         """Return the values of this rank outside modules, optimizers and tensors."""
-        values = {one.name: one.value for one in self._rest}
-        return {
-            name: value.state_dict() if hasattr(value, "state_dict") else value
-            for name, value in values.items()
-        }
+        values = ((one.name, one.value) for one in self._rest)
+        return {name: one.state_dict() if hasattr(one, "state_dict") else one for name, one in values}
 
     def size(self) -> int:
         """Return the size of all tensors [bytes]."""
@@ -367,8 +352,13 @@ def _is_plain(torch: Any, tensor: Any) -> bool:
     return bool(is_inner and tensor.layout == torch.strided and not tensor.is_quantized)
 
 
-def places_in(train: TrainState, module: Entry, tensors: Mapping[str, Any]) -> dict[str, Entry]:
-    """Return the places of tensors, by name; those that a module has made for its state alone have none."""
+def places_in(train: TrainState, module: Entry, leaves: Sequence[Entry]) -> dict[str, Entry]:
+    """Return the places of a module's tensors in itself, by name.
+
+    Raises:
+        UnfitStateError: it makes tensors or values for its state alone.
+    """
+    tensors = {name: owner[key] for name, owner, key in leaves}
     found, names = dict[str, Entry](), train.names(module.value)
     for way, inner in module.value.named_modules(remove_duplicate=False):
         start = f"{module.name}.{names.start(way)}"
@@ -377,6 +367,9 @@ def places_in(train: TrainState, module: Entry, tensors: Mapping[str, Any]) -> d
                 name = f"{start}{key}"
                 if name in tensors and _is_same(value, tensors[name]):
                     found[name] = Entry(name, owner, key)
+    unplaced = next((name for name in tensors if name not in found), "")
+    if unplaced:
+        raise UnfitStateError(f"{unplaced} is no parameter or buffer of its module")
     return found
 
 

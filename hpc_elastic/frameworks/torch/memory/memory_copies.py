@@ -37,6 +37,7 @@ from hpc_elastic.frameworks.torch.memory.copies import (
     head_at,
     laid_out,
     one_at_a_time,
+    remove,
     slot_name,
 )
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups
@@ -57,13 +58,7 @@ class NotFiniteError(HpcElasticError):
 
 
 def steps_between(cost_s: float, step_s: float, share: float = SHARE) -> int:
-    """Return the steps from one copy to the next.
-
-    Args:
-        cost_s: the time that a copy takes [s].
-        step_s: the time that a step takes [s].
-        share: of the time that copies may cost.
-    """
+    """Return the steps from one copy to the next, given the times of a copy and a step [s]."""
     return max(1, math.ceil(cost_s / max(share * step_s, 1e-9)))
 
 
@@ -136,10 +131,9 @@ class MemoryCopies:
         """
         here = self._start.on_node
         second = set[int]() if self._replicas is None else self._replicas.on(here)
-        for one in found_copies(self.folder, self.prefix):
-            if one.rank not in (second if one.is_replica else here) and one.step <= step:
-                with suppress(FileNotFoundError):
-                    os.unlink(os.path.join(self.folder, one.name))
+        copies = [one for one in found_copies(self.folder, self.prefix) if one.step <= step]
+        old = (one.name for one in copies if one.rank not in (second if one.is_replica else here))
+        remove(self.folder, old)
 
     def reached(self, step: int, state: State, *, is_rescued: bool) -> None:
         """Copy the state after a step, if it is time: more rarely if all ranks keep theirs at a fault."""
@@ -297,11 +291,7 @@ def holders(nodes: Sequence[Sequence[int]]) -> dict[int, int]:
 
 
 class Replicas:
-    """Sends the copies of this rank to another node, and keeps those of ranks that send theirs.
-
-    Args:
-        folder: in this node's memory; belongs to the agent.
-    """
+    """Sends the copies of this rank to another node, and keeps those of ranks that send theirs."""
 
     def __init__(self, lib: Torch, ranks: RankGroups, folder: str, prefix: str) -> None:
         self._lib, self._ranks = lib, ranks
@@ -340,16 +330,12 @@ class Replicas:
         return {rank for rank, holder in self._holders.items() if holder in node}
 
     def reserve(self, size: int) -> None:
-        """Take the memory for the copies of other ranks; all ranks call it, in a thread.
-
-        Args:
-            size: of this rank's copy [bytes].
-        """
+        """Take the memory for the copies of other ranks, given the size [bytes] of this one's (thread)."""
         if not self.is_on:
             if self._ranks.rank == 0:
                 logger.warning("copies of the state have no second copy: all ranks are on one node")
             return
-        sizes = self._ranks.sizes_told(size)
+        sizes: list[int] = self._ranks.gathered(size, self._ranks.group_of_replicas)
         node = next(ranks for ranks in self._nodes if self._ranks.rank in ranks)
         try:
             with one_at_a_time(self._folder):
@@ -392,11 +378,7 @@ class Replicas:
         self._background.wait(_END_S)
 
     def send(self, slot: Slot | None) -> None:
-        """Send a copy, and receive those of other ranks, in a thread.
-
-        Args:
-            slot: the copy; None: this rank has none that counts.
-        """
+        """Send a copy, None: there is none that counts, and receive those of other ranks, in a thread."""
         if self.is_on:
             self._background.start(lambda: self._exchange(slot))
 
@@ -460,9 +442,8 @@ class Replicas:
             at += PIECE
 
     def _piece(self, slot: Slot | None, begin: int, end: int) -> Any:
-        if slot is not None:
-            return slot.part(begin, end)
-        return self._lib.torch.empty(end - begin, dtype=self._lib.torch.uint8)
+        empty = self._lib.torch.empty
+        return empty(end - begin, dtype=self._lib.torch.uint8) if slot is None else slot.part(begin, end)
 
     def _pass(self, own: Any | None, coming: Mapping[int, Any]) -> None:
         """Send a tensor to the rank that holds this one's copies, and receive those of others."""

@@ -122,10 +122,7 @@ class _Choice(NamedTuple):
 def fit(states: Iterable[_Kept], began: Began | None, *, is_suspect: bool) -> list[_Kept]:
     """Return the states that a round may begin from, the best one first.
 
-    Args:
-        states: in the memory of all nodes.
-        began: the record of the newest round.
-        is_suspect: the newest round has failed in a way that its state may be the cause of.
+    `is_suspect`: the newest round, whose record is given, has failed in a way that its state may cause.
     """
     if began is None:
         return []
@@ -270,11 +267,6 @@ class FoundState(NamedTuple):
     state: Rescued | CopySet  # the one
     source: Source  # its content
 
-    @property
-    def step(self) -> int:
-        """Steps completed in it."""
-        return self.state.step
-
 
 def _holder(rank: int, chosen: CopySet, offers: Sequence[Sequence[Copied]]) -> tuple[int, Copied]:
     """Return the rank in whose node's memory a rank's copy is, itself if possible, and the copy."""
@@ -376,27 +368,18 @@ class NodeMemory:
         if self.copies is not None:
             self.copies.stop()
 
-    def load(self, start: RoundStart, state: State) -> int | None:
-        """Give the objects the newest state in memory; return its step. None: the newest checkpoint counts.
+    def find(self, start: RoundStart, use: Callable[[Source], None] = lambda _: None) -> FoundState | None:
+        """Return the newest state in memory that can be read and used. None: the newest checkpoint counts.
 
         All ranks choose the same one, and the choice is recorded.
+
+        Args:
+            start: of the round.
+            use: loads it; by default that is done later, with the objects.
 
         Raises:
             InputError: it is of another model.
         """
-        found = self._first(start, lambda source: TrainState(self._lib, state).load(source))
-        return None if found is None else found.step
-
-    def find(self, start: RoundStart) -> FoundState | None:
-        """Return the newest state in memory, for objects that are made later. None: a checkpoint counts.
-
-        All ranks choose the same one, and the choice is recorded; where it has to be read from copies of
-        parts, it may not fit yet.
-        """
-        return self._first(start, lambda _: None)
-
-    def _first(self, start: RoundStart, use: Callable[[Source], None]) -> FoundState | None:
-        """Return the best state that can be read and used, and record it as the one begun from."""
         offers: list[NodeStates] = self._ranks.all_told(self._offer())
         chosen: _Choice = self._ranks.told(_choice(offers, start) if self._ranks.rank == 0 else None)
         file_step = start.file_step
@@ -439,8 +422,15 @@ class NodeMemory:
             return None
 
     def _is_recorded(self, folder: str, began: Began) -> bool:
-        is_recorded: bool = self._ranks.told(_recorded(folder, began) if self._ranks.rank == 0 else False)
-        return is_recorded
+        is_recorded = False
+        if self._ranks.rank == 0:
+            try:
+                write_began(folder, began)
+                is_recorded = True
+            except OSError as error:
+                words = "the state that this round begins from cannot be recorded, so the newest checkpoint"
+                logger.warning("%s counts: %s", words, error)
+        return bool(self._ranks.told(is_recorded))
 
     def _began(self, began: Began, source: Source | None, offers: Sequence[NodeStates], step: int) -> None:
         self.recovered = began.recovered
@@ -472,14 +462,12 @@ def _choice(offers: Sequence[NodeStates], start: RoundStart) -> _Choice:
     began = read_began(start.checkpoints)
     if began is not None and began.round > start.round:
         began = None  # of a run that was removed: rounds are counted up
-    if began is not None and _went_back(start.run_dir, began.round):
-        began = began._replace(
-            round=start.round, from_round=None
-        )  # the newest states are those that were left
-    try:
-        records = read_records(RunPaths(start.run_dir))
-    except (OSError, HpcElasticError):
-        records = []
+    run, records = RunPaths(start.run_dir), list[Record]()
+    with suppress(OSError):
+        if began is not None and went_back_since(run, began.round):  # newer states are those that were left
+            began = began._replace(round=start.round, from_round=None)
+    with suppress(OSError, HpcElasticError):
+        records = read_records(run)
     suspect = began is not None and is_suspect(records, began.round)
     token = began.token if began is not None else ""
     whole, partial = complete_sets((one for offer in offers for one in offer.copies), token)
@@ -502,22 +490,3 @@ def _choice(offers: Sequence[NodeStates], start: RoundStart) -> _Choice:
     recovered = began.recovered if began is not None else ()
     before = began.round if began is not None else None
     return _Choice(found, Began(start.round, token=token, recovered=recovered), before)
-
-
-def _went_back(run_dir: str, round_: int) -> bool:
-    try:
-        return went_back_since(RunPaths(run_dir), round_)
-    except OSError:
-        return False
-
-
-def _recorded(folder: str, began: Began) -> bool:
-    try:
-        write_began(folder, began)
-    except OSError as error:
-        logger.warning(
-            "the state that this round begins from cannot be recorded, so the newest checkpoint counts: %s",
-            error,
-        )
-        return False
-    return True

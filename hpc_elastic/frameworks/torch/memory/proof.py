@@ -79,7 +79,9 @@ class Proof:
         return [*map(self._version_of, self._tensors)]
 
     def _sample(self) -> Any:
-        return joined(self._torch, [*self._pieces, *(one.now() for one in self._summed)])
+        pieces = [*self._pieces, *(one.now() for one in self._summed)]
+        with self._torch.no_grad():
+            return self._torch.cat(pieces) if pieces else None
 
     def counted(self, noted: Fingerprint) -> str:
         """Return which tensor has counted a change or got other memory since; empty: none has."""
@@ -141,12 +143,6 @@ def addresses(tensors: Iterable[Any]) -> list[int]:
     return [*map(_data_ptr, tensors)]
 
 
-def joined(torch: Any, pieces: Sequence[Any]) -> Any:
-    """Return a copy of all bytes in pieces of one device; None without any."""
-    with torch.no_grad():
-        return torch.cat(pieces) if pieces else None
-
-
 def _form(tensor: Any) -> Any:
     """Return how the elements of a tensor lie in its memory: by ``.data`` it may get a view of the same."""
     return tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg()
@@ -189,13 +185,7 @@ class _Checksums:
 
 
 def spread(items: Sequence[Any], most: int, chosen: int) -> Sequence[Any]:
-    """Return all items, or some evenly if there are too many, with the first and the last one.
-
-    Args:
-        items: to choose from.
-        most: so many are returned as they are.
-        chosen: how many of more items are returned.
-    """
+    """Return all items; of more than `most`, so many chosen evenly, with the first and the last one."""
     if len(items) <= most:
         return items
     return [items[number * (len(items) - 1) // (chosen - 1)] for number in range(chosen)]

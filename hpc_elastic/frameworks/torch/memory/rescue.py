@@ -28,8 +28,8 @@ from hpc_elastic.frameworks.torch.memory.copies import (
     check_room,
     found_in,
     one_at_a_time,
+    remove,
     remove_others,
-    remove_unfinished,
     remove_up_to,
 )
 from hpc_elastic.frameworks.torch.memory.layout import (
@@ -254,7 +254,7 @@ class Rescue:
             return why_not
         place = self._place._replace(step=whole.step, is_alike=layout.is_alike)
         with one_at_a_time(self.folder):
-            remove_unfinished(self.folder)
+            remove(self.folder, [one for one in os.listdir(self.folder) if one.endswith(PRIVATE)])
             if any(one.round == place.round and one.step >= place.step for one in found_in(self.folder)):
                 return ""  # another rank of this node has it
             check_room(self.folder, layout.size())
@@ -302,12 +302,7 @@ class Rescue:
 
 
 def tell_not_kept(reason: str, *, is_news: bool) -> None:
-    """Tell that a fault costs the work since the newest checkpoint.
-
-    Args:
-        reason: for it.
-        is_news: the user is to see it.
-    """
+    """Tell why a fault costs the work since the newest checkpoint; `is_news`: the user is to see it."""
     level = logging.WARNING if is_news else logging.INFO
     logger.log(level, "%s: the state is not kept when another rank fails: %s", SAYS, reason)
 
