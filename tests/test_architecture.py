@@ -217,6 +217,7 @@ def _is_mutable(value: ast.expr) -> bool:
 # Where module-level state is a switch that users of torch know, or has no consequence.
 STATE_ALLOWED = {
     "hpc_elastic/frameworks/bases.py:_trainings",  # a process trains once under each name
+    "hpc_elastic/frameworks/loop.py:_completed",  # as of Checkpoints
     "hpc_elastic/frameworks/torch/checkpoints.py:_completed",  # a training of a process ends once
     "hpc_elastic/frameworks/torch/checkpoints.py:_owners",  # a process has one memory of its node
     "hpc_elastic/isolated/callers_path.py:_as_python_made_it",  # a process has one search path

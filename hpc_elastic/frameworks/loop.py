@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any
 from weakref import WeakSet
 
 from hpc_elastic import worker
 from hpc_elastic.errors import InputError
 from hpc_elastic.frameworks.own_files import own_path
 from hpc_elastic.frameworks.saving import KEEP, Saves, checked_total, same_name
+
+_completed: dict[tuple[str, str], WeakSet[Any]] = {}  # what loops save by that have made all their steps
 
 
 class ElasticLoop:
@@ -38,9 +40,6 @@ class ElasticLoop:
     Raises:
         InputError: a number is not positive.
     """
-
-    # the objects that save in loops which have made steps and come to their end, by run or directory and name
-    _completed: ClassVar[dict[tuple[str, str], WeakSet[Any]]] = {}
 
     def __init__(
         self,
@@ -69,7 +68,7 @@ class ElasticLoop:
         begun = self.resume()
         key = worker.run_dir() or self._saves.directory, self._saves.name
         saver = getattr(self._save, "__self__", self._save)
-        before = self._completed.get(key)
+        before = _completed.get(key)
         if begun >= total and before is not None and saver not in before:
             raise same_name("loop", self._saves.name, "ElasticLoop")
         for step in range(begun, total):
@@ -78,7 +77,7 @@ class ElasticLoop:
                 return
         if begun < total:
             with suppress(TypeError):  # a function in C
-                self._completed.setdefault(key, WeakSet()).add(saver)
+                _completed.setdefault(key, WeakSet()).add(saver)
 
     def resume(self) -> int:
         """Load the newest checkpoint, if there is one, and return how many steps are done.

@@ -229,7 +229,9 @@ def own_parameter(lib: Torch, ranks: RankGroups, tensors: Iterable[tuple[str, An
 
 def _sample(part: Any) -> Any:
     """Return a few numbers of a tensor."""
-    count = min(_SAMPLES, part.numel())
+    count = part.numel()
+    if count <= _SAMPLES:
+        return part.reshape(-1)
     if part.is_contiguous():
-        return part.as_strided((count,), (part.numel() // count,), part.storage_offset())
-    return part.reshape(-1)[:: part.numel() // count][:count]
+        return part.as_strided((_SAMPLES,), (count // _SAMPLES,), part.storage_offset())
+    return part.reshape(-1)[:: count // _SAMPLES][:_SAMPLES]

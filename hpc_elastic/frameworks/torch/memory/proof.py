@@ -118,7 +118,7 @@ class TensorCopies:
             self._forms.setdefault((one.device, one.dtype, one.shape), []).append(number)
         self._alike = [[tensors[one] for one in numbers] for numbers in self._forms.values()]
 
-    def take(self) -> list[Any] | None:
+    def take(self) -> Any:
         """Return the content of all tensors; no GPU is waited for. None: one was given another form."""
         torch = self._torch
         try:
@@ -129,7 +129,7 @@ class TensorCopies:
         forms = [(one.device, one.dtype, one.shape[1:]) for one in found]
         return found if forms == [*self._forms] else None
 
-    def tensors(self, taken: Sequence[Any]) -> list[Any]:
+    def tensors(self, taken: Any) -> list[Any]:
         """Return the tensors that were copied."""
         found = [None] * sum(map(len, self._forms.values()))
         for numbers, alike in zip(self._forms.values(), taken, strict=True):
