@@ -16,7 +16,7 @@ from hpc_elastic import worker
 from hpc_elastic.errors import InputError
 from hpc_elastic.frameworks.bases import has_several
 from hpc_elastic.frameworks.torch.memory.copies import OwnFile, Rescued, owns_in
-from hpc_elastic.frameworks.torch.memory.node_memory import FoundState, NodeMemory, RoundStart
+from hpc_elastic.frameworks.torch.memory.node_memory import NodeMemory, RoundStart, Source
 from hpc_elastic.frameworks.torch.memory.rescue import tell_not_kept
 from hpc_elastic.frameworks.torch.optimizer_state import ending_the_run
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups, rank_groups
@@ -60,7 +60,7 @@ class TrainerMemory:
         rescue = self._memory.rescue
         self._own = None if rescue is None else OwnFile(rescue.folder, saves.round, ranks.rank, files=3)
         self._noted = (0, b"")  # the values of this rank that are written, with their step
-        self._found: FoundState | None = None
+        self._found: Source | None = None
 
     def find(self) -> MemoryState | None:
         """Return the newest state, if it is in memory and newer than the newest checkpoint."""
@@ -70,7 +70,7 @@ class TrainerMemory:
         found = self._memory.find(start)
         if found is None:
             return None
-        data = found.source.owns()
+        data = found.owns()
         mine = data if isinstance(data, bytes) else data[0]
         self._found = found
         return MemoryState(
@@ -101,7 +101,7 @@ class TrainerMemory:
                     fix=f"give the training the path that newest() returns, and no other one: {call}",
                 )
             with ending_the_run():
-                TrainState(self._lib, state).load(self._found.source)
+                TrainState(self._lib, state).load(self._found)
             worker.resumed(self._found.state.step)
             self._found = None
 

@@ -15,7 +15,7 @@ import copy
 import gc
 import pickle
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import getitem, is_
 from typing import Any
 
@@ -203,10 +203,12 @@ class Layout:
 
     def note(self, step: int) -> Whole | None:
         """Note the end of a step; None: another layout is needed."""
-        arranged = self._arranged
+        arranged, small = self._arranged, None
         try:
             is_same = all(map(is_, map(getitem, self._owners, self._keys), arranged.tensors))
-            small = arranged.copies.take() if is_same and not arranged.proof.is_stale else None
+            if is_same and not arranged.proof.is_stale:
+                with suppress(RuntimeError):
+                    small = arranged.copies.take()
             if small is None:
                 now = [*map(getitem, self._owners, self._keys)]
                 if not all(map(self._is_of_one_form, now, arranged.tensors)):
@@ -214,8 +216,6 @@ class Layout:
                 arranged = self._arranged = self._arrange(now)
                 small = arranged.copies.take()
         except (KeyError, IndexError):
-            return None
-        if small is None:
             return None
         return Whole(
             step,

@@ -185,7 +185,7 @@ class CopySource:
         offers: Sequence[Sequence[Copied]],
         folder: str,
     ) -> None:
-        self._lib, self._ranks = lib, ranks
+        self._lib, self._ranks, self.state = lib, ranks, chosen
         self.name = f"the copy of step {chosen.step} that round {chosen.round} has kept in memory"
         sources = [_holder(rank, chosen, offers)[1] for rank in range(ranks.size)]
         self.kind = REPLICA if any(one.is_replica for one in sources) else MEMORY
@@ -259,13 +259,6 @@ class CopySource:
 
 
 Source = MemorySource | CopySource
-
-
-class FoundState(NamedTuple):
-    """A state in the memory of nodes that can be read."""
-
-    state: Rescued | CopySet  # the one
-    source: Source  # its content
 
 
 def _holder(rank: int, chosen: CopySet, offers: Sequence[Sequence[Copied]]) -> tuple[int, Copied]:
@@ -368,7 +361,7 @@ class NodeMemory:
         if self.copies is not None:
             self.copies.stop()
 
-    def find(self, start: RoundStart, use: Callable[[Source], None] = lambda _: None) -> FoundState | None:
+    def find(self, start: RoundStart, use: Callable[[Source], None] = lambda _: None) -> Source | None:
         """Return the newest state in memory that can be read and used. None: the newest checkpoint counts.
 
         All ranks choose the same one, and the choice is recorded.
@@ -396,7 +389,7 @@ class NodeMemory:
                 began = began._replace(recovered=(*began.recovered, one.round)[-_MOST_RECOVERED:])
             if self._is_recorded(start.checkpoints, began) and _is_used(source, use):
                 self._began(began, source, offers, one.step)
-                return FoundState(one, source)
+                return source
         began = chosen.began
         if not self._is_recorded(start.checkpoints, began):
             began = began._replace(token="")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from operator import methodcaller, ne
+from operator import attrgetter, methodcaller, ne
 from typing import Any, Generic, Protocol, TypeVar
 
 from hpc_elastic.named_tuple import NamedTuple
@@ -29,7 +29,7 @@ _SUM_BYTES = 8  # of a checksum
 _SUMMED_AT_ONCE = 1 << 18  # words of one checksum: so many are in the cache of a CPU;
 _SUMMED_AT_ONCE_GPU = 1 << 22  # a GPU is given few pieces of work
 _SEED = 20260301  # of the numbers of places, in a generator of their own
-_data_ptr = methodcaller("data_ptr")
+_data_ptr, _dtype = methodcaller("data_ptr"), attrgetter("dtype")
 
 Value = TypeVar("Value")
 
@@ -112,26 +112,30 @@ class TensorCopies:
     """Copies tensors as they are at one moment, those of one form in one call."""
 
     def __init__(self, torch: Any, tensors: Sequence[Any]) -> None:
-        self._torch = torch
+        self._torch, self._tensors = torch, tensors
+        self._dtypes = [*map(_dtype, tensors)]
         self._forms: dict[Any, list[int]] = {}  # numbers of tensors by form
         for number, one in enumerate(tensors):
             self._forms.setdefault((one.device, one.dtype, one.shape), []).append(number)
         self._alike = [[tensors[one] for one in numbers] for numbers in self._forms.values()]
 
-    def take(self) -> Any:
-        """Return the content of all tensors; no GPU is waited for. None: one was given another form."""
-        torch = self._torch
-        try:
-            with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - PyTorch's way
-                found = [torch.stack(alike) for alike in self._alike]
-        except (RuntimeError, TypeError):
-            return None
-        forms = [(one.device, one.dtype, one.shape[1:]) for one in found]
-        return found if forms == [*self._forms] else None
+    def take(self) -> list[Any]:
+        """Return the content of all tensors; no GPU is waited for.
 
-    def tensors(self, taken: Any) -> list[Any]:
+        Raises:
+            RuntimeError: one was given another form.
+        """
+        torch = self._torch
+        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - PyTorch's way
+            found = [torch.stack(alike) for alike in self._alike]
+        forms = [(one.device, one.dtype, one.shape[1:]) for one in found]
+        if forms != [*self._forms] or [*map(_dtype, self._tensors)] != self._dtypes:
+            raise RuntimeError("a tensor was given another form")
+        return found
+
+    def tensors(self, taken: Sequence[Any]) -> list[Any]:
         """Return the tensors that were copied."""
-        found = [None] * sum(map(len, self._forms.values()))
+        found = [*self._tensors]
         for numbers, alike in zip(self._forms.values(), taken, strict=True):
             for number, one in zip(numbers, alike, strict=True):
                 found[number] = one
