@@ -13,7 +13,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.frameworks.own_files import own_path
 from hpc_elastic.frameworks.saving import KEEP, Saves, checked_total, same_name
 
-_completed: dict[tuple[str, str], WeakSet[Any]] = {}  # what loops save by that have made all their steps
+_completed: dict[tuple[str, str], WeakSet[Any]] = {}  # the objects that complete loops save by
 
 
 class ElasticLoop:

@@ -18,7 +18,7 @@ from typing import IO, Any, cast
 
 from hpc_elastic import worker
 from hpc_elastic.errors import InputError, StoreError, UnfitFileError
-from hpc_elastic.frameworks.own_files import require_own
+from hpc_elastic.frameworks.own_files import opened, require_own
 from hpc_elastic.frameworks.saving import Saves, make_private
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups
 from hpc_elastic.frameworks.torch.train_state import Torch, unpickled
@@ -164,12 +164,9 @@ def _open_own(path: str) -> int:
 def _own_directory(path: str) -> Iterator[tuple[int, str]]:
     """Give the checked directory of a file, as a descriptor, and the name of the file there."""
     above, name = os.path.split(path)
-    directory = os.open(above, os.O_RDONLY | os.O_DIRECTORY | _FLAGS)
-    try:
+    with opened(above, os.O_RDONLY | os.O_DIRECTORY | _FLAGS) as directory:
         require_own(directory, above, stat.S_IFDIR)
         yield directory, name
-    finally:
-        os.close(directory)
 
 
 class CompleteCheckpoint(NamedTuple):

@@ -247,9 +247,8 @@ class MemoryCopies:
         copied = Copied(name, start.token, start.round, step, self._ranks.rank, self._ranks.size, end)
         module = self._lib.torch.nn.Module
         names = tuple(f"{entry.name}." for entry in train.entries if isinstance(entry.value, module))
-        checked = [
-            piece for piece in content.pieces if piece.name.startswith(names) and _may_be_checked(piece)
-        ]
+        own_pieces = (piece for piece in content.pieces if piece.name.startswith(names))
+        checked = [one for one in own_pieces if one.dtype.is_floating_point and one.dtype.itemsize > 1]
         self._written = step
         self._background.start(lambda: self._seal(slot, copied, values_at, checked))
 
@@ -273,10 +272,6 @@ class MemoryCopies:
         """Send a copy to another node; all ranks do, also one that has none."""
         if self._replicas is not None:
             self._replicas.send(slot)
-
-
-def _may_be_checked(piece: Piece) -> bool:
-    return bool(piece.dtype.is_floating_point) and piece.dtype.itemsize > 1  # the smallest kinds have no test
 
 
 PIECE = 1 << 26  # bytes that are sent at once
