@@ -28,7 +28,7 @@ from hpc_elastic.frameworks.torch.memory.node_memory import (  # noqa: E402
     write_began,
 )
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups  # noqa: E402
-from hpc_elastic.frameworks.torch.train_state import Replicated, load_torch, pickled  # noqa: E402
+from hpc_elastic.frameworks.torch.train_state import Replicated, TrainState, load_torch, pickled  # noqa: E402
 from hpc_elastic.frameworks.torch.trainer_memory import TrainerMemory  # noqa: E402
 from hpc_elastic.ids import Env, copy_prefix  # noqa: E402
 from hpc_elastic.worker.channel import Channel  # noqa: E402
@@ -66,7 +66,7 @@ class Node:
 
     def start(self, step: int = 0, round_: int = ROUND) -> RoundStart:
         """Return the start of a round, with the step of its newest checkpoint."""
-        return RoundStart(round_, str(self.saved), step, str(self.run))
+        return RoundStart(round_, str(self.saved), step, str(self.run), lambda: step)
 
     def copy(self, rank: int, step: int, of: int = 1, round_: int = ROUND - 1, token: str = TOKEN) -> str:
         """Leave a copy of a rank; return its path."""
@@ -92,7 +92,7 @@ def memory(node: Node, ranks: RankGroups | None = None, **more: Any) -> NodeMemo
 def found(node: Node, step: int = 0) -> int | None:
     """Return the step of the state in memory that one rank begins from."""
     state = memory(node).find(node.start(step))
-    return None if state is None else state.step
+    return None if state is None else state.state.step
 
 
 @pytest.fixture
@@ -224,7 +224,8 @@ def test_ranks_know_which_of_them_are_on_one_node(tmp_path: Path, *, shared: boo
     def look(dist: Any, rank: int) -> tuple[Any, ...]:
         mine = memory(nodes[rank], RankGroups(rank, 2, dist, dist.group.WORLD))
         state = {"w": torch.zeros(3)}
-        step = mine.load(nodes[rank].start(), state)
+        kept = mine.find(nodes[rank].start(), TrainState(LIB, state).load)
+        step = None if kept is None else kept.state.step
         assert mine.copies is not None
         start = mine.copies._start
         return step, state["w"].tolist(), list(map(list, start.nodes)), list(start.on_node), start.step

@@ -15,7 +15,7 @@ torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from hpc_elastic.errors import DamagedError  # noqa: E402
-from hpc_elastic.frameworks.torch.memory import replicas as module  # noqa: E402
+from hpc_elastic.frameworks.torch.memory import memory_copies as module  # noqa: E402
 from hpc_elastic.frameworks.torch.memory.copies import (  # noqa: E402
     Copied,
     Slot,

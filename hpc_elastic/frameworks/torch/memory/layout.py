@@ -108,9 +108,21 @@ class Layout:
         self.is_alike = all(map(self._is_alike, self._rest))
         for one in entries:
             if isinstance(one.value, self._torch.nn.Module):
-                places |= places_in(train, one, leaves[one.name])
+                places |= self._placed(train, one, leaves[one.name])
         self._states = frozenset(leaf.name for leaf in states)
         self._sort(places, [leaf.name for leaf in states])
+
+    def _placed(self, train: TrainState, module: Entry, leaves: Sequence[Entry]) -> dict[str, Entry]:
+        """Return the places of a module's tensors in itself.
+
+        Raises:
+            UnfitStateError: it makes tensors or values for its state alone.
+        """
+        found = places_in(train, module, {name: owner[key] for name, owner, key in leaves})
+        unplaced = next((leaf.name for leaf in leaves if leaf.name not in found), "")
+        if unplaced:
+            raise UnfitStateError(f"{unplaced} is no parameter or buffer of its module")
+        return found
 
     def _sort(self, places: Mapping[str, Entry], states: Sequence[str]) -> None:
         """Sort the places of all tensors and values by how they change.
@@ -352,13 +364,8 @@ def _is_plain(torch: Any, tensor: Any) -> bool:
     return bool(is_inner and tensor.layout == torch.strided and not tensor.is_quantized)
 
 
-def places_in(train: TrainState, module: Entry, leaves: Sequence[Entry]) -> dict[str, Entry]:
-    """Return the places of a module's tensors in itself, by name.
-
-    Raises:
-        UnfitStateError: it makes tensors or values for its state alone.
-    """
-    tensors = {name: owner[key] for name, owner, key in leaves}
+def places_in(train: TrainState, module: Entry, tensors: Mapping[str, Any]) -> dict[str, Entry]:
+    """Return the places of tensors, by name; those that a module has made for its state alone have none."""
     found, names = dict[str, Entry](), train.names(module.value)
     for way, inner in module.value.named_modules(remove_duplicate=False):
         start = f"{module.name}.{names.start(way)}"
@@ -367,9 +374,6 @@ def places_in(train: TrainState, module: Entry, leaves: Sequence[Entry]) -> dict
                 name = f"{start}{key}"
                 if name in tensors and _is_same(value, tensors[name]):
                     found[name] = Entry(name, owner, key)
-    unplaced = next((name for name in tensors if name not in found), "")
-    if unplaced:
-        raise UnfitStateError(f"{unplaced} is no parameter or buffer of its module")
     return found
 
 
