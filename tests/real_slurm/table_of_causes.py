@@ -256,6 +256,9 @@ _FAULTS = {
         _run(_stop(Cause.NODE_LOSS, least=2, most=2), ends=_HELD)._replace(may_lack=True),
     ),
     "unwritten.a_run_with_one_start_has_no_other": (_run(ends=None),),
+    "unwritten.the_loss_of_a_job_of_a_chain_is_counted_by_the_next_one": (
+        _run(_stop(Cause.NODE_LOSS, at=(0,)), ends=_DONE),
+    ),
     "unwritten.preemptions_that_may_kill_the_script_are_counted": (
         _run(_stop(Cause.PREEMPTION, least=2, most=2), ends=_HELD),
     ),

@@ -19,6 +19,7 @@ from tests.real_slurm.unwritten import (
     UNHEARD,
     end_with_a_program_that_is_not_there,
     leave_a_node_out_that_is_lost_again,
+    lose_a_job_of_a_chain,
     lose_all_nodes_again_and_again,
     lose_the_node_of_a_run_with_one_start,
     preempt_before_the_agents_listen,
@@ -83,6 +84,12 @@ def test_a_preemption_before_the_agents_listen_starts_nothing(cluster: Cluster) 
     """The job goes back to the queue as preempted, and no agent is started in its grace."""
     run = submit(cluster, ONE, plain(cluster, *SLOW, steps=200))
     preempt_before_the_agents_listen(cluster, run)
+
+
+def test_the_loss_of_a_job_of_a_chain_is_counted_by_the_next_one(cluster: Cluster) -> None:
+    """Slurm starts none of them again, so it has another id."""
+    run = submit(cluster, (*ONE, "--chain", "3"), plain(cluster, *SLOW, steps=400))
+    lose_a_job_of_a_chain(cluster, run)
 
 
 def test_a_task_that_is_lost_with_its_node_each_time_is_counted(cluster: Cluster) -> None:

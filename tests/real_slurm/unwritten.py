@@ -156,6 +156,29 @@ def preempt_unheard(cluster: Cluster, run: Run, job_id: str) -> None:
     assert 2 == len(run.entries(RoundFormed))
 
 
+def lose_a_job_of_a_chain(cluster: Cluster, run: Run) -> None:
+    """Power the node of the first job of a chain off; the next job counts that, and goes on.
+
+    Args:
+        cluster: of the run.
+        run: was submitted as a chain, and may lose a node.
+    """
+    run.wait_checkpoint(20)
+    node = run.job()["NodeList"]
+    cluster.crash(node)
+    run.wait_gone(90)
+    cluster.boot(node)
+    ended = run.wait_ending(150)
+    assert ended.ending is not None
+    assert Decision.DONE is ended.ending.decision
+    assert (1, 1) == (ended.requeues, ended.epoch.link)
+    (end,) = run.entries(Requeued)
+    assert (Cause.NODE_LOSS, (node,)) == (end.cause, end.nodes)
+    log = (run.directory / f"slurm-{ended.job_id}.out").read_text()
+    assert f"start 0 of job {run.job_id} has ended without a record (node_loss)" in log
+    assert run.entries(RoundFormed)[-1].checkpoint.step >= 20
+
+
 def lose_the_node_of_a_run_with_one_start(cluster: Cluster, run: Run) -> None:
     """Power the node of a run off that is to be requeued never; Slurm does not start it again, either.
 

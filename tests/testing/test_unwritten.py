@@ -15,6 +15,7 @@ from tests.real_slurm.unwritten import (
     ONE_START,
     end_with_a_program_that_is_not_there,
     leave_a_node_out_that_is_lost_again,
+    lose_a_job_of_a_chain,
     lose_all_nodes_again_and_again,
     lose_the_node_of_a_run_with_one_start,
     preempt_before_the_agents_listen,
@@ -54,6 +55,12 @@ def test_a_run_with_one_start_has_no_other(cluster: Any) -> None:
     """Slurm was told not to requeue it, so the loss of its node ends it."""
     run = submit(cluster, (*ONE, *ONE_START), plain(cluster, "--step-time", "0.03", steps=4000))
     lose_the_node_of_a_run_with_one_start(cluster, run)
+
+
+def test_the_loss_of_a_job_of_a_chain_is_counted_by_the_next_one(cluster: Any) -> None:
+    """Slurm starts none of them again, so it has another id."""
+    run = submit(cluster, (*ONE, "--chain", "3"), plain(cluster, "--step-time", "0.03", steps=400))
+    lose_a_job_of_a_chain(cluster, run)
 
 
 def test_a_preemption_before_the_agents_listen_starts_nothing(cluster: Any) -> None:

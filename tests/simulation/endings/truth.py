@@ -275,8 +275,10 @@ class Truth:
     # Slurm
 
     def agents_begin(self, start: JobStart) -> None:
-        """Check that srun may be called."""
+        """Check that srun may be called; while Slurm is away nothing tells of a grace."""
         job, now = start.job, self.run.world.now
+        if now < self.run.controller.away_until:
+            return
         if job.in_grace and job.preempt_time is not None and now - job.preempt_time > GRACE_SEEN_S:
             raise BrokenError(
                 _GRACE, f"{start.name}: agents begin {now - job.preempt_time:.1f} s into a grace"
