@@ -87,7 +87,9 @@ def timeline(
         begun: the steps that rounds went on from, by their numbers, where their workers have told.
     """
     formed = _met if by_torchrun else partial(_formed, begun=begun)
-    texts: Mapping[type, _Text] = {**_TEXTS, RoundFormed: formed}
+    records = list(records)
+    ended = partial(_ended, lost=_lost_with_crash(records))
+    texts: Mapping[type, _Text] = {**_TEXTS, RoundFormed: formed, RoundEnded: ended}
     state, moments = RunState(), []
     newest: dict[type, Record] = {}  # record of each kind
     for record in records:
@@ -199,13 +201,32 @@ def _met(entry: RoundFormed, _before: RunState, span_s: float | None) -> str:
     )
 
 
-def _ended(entry: RoundEnded, before: RunState, span_s: float | None) -> str:
+def _lost_with_crash(records: Iterable[Record]) -> dict[int, tuple[str, ...]]:
+    """Return by round the nodes that were lost where workers failed first, as only the next round tells."""
+    crashed, found = 0, {}
+    for record in records:
+        entry = record.entry
+        if isinstance(entry, RoundEnded):
+            crashed = entry.number if entry.cause is Cause.CRASH else 0
+        elif isinstance(entry, RoundFormed) and entry.lost and crashed:
+            found[crashed] = entry.lost
+        crashed = 0 if isinstance(entry, RoundFormed) else crashed
+    return found
+
+
+def _ended(
+    entry: RoundEnded,
+    before: RunState,
+    span_s: float | None,
+    lost: Mapping[int, tuple[str, ...]] = {},
+) -> str:
     is_pause = entry.cause is Cause.MEMBERSHIP
     if is_pause and before.drain is None:
         why = "its agents meet anew and do not tell why: a worker failed, or nodes have changed"
         return f"round {entry.number} ended{_for(' after ', span_s)}: {why}"
     text = f"round {entry.number} {'paused' if is_pause else 'ended'}{_for(' after ', span_s)}: "
-    return text + ended_text(entry, before) + _unsaved(entry, before)
+    gone = f"lost {names_text(lost[entry.number])}; before that was known: " if entry.number in lost else ""
+    return text + gone + ended_text(entry, before) + _unsaved(entry, before)
 
 
 def _unsaved(entry: RoundEnded, before: RunState) -> str:

@@ -52,6 +52,17 @@ def test_a_lost_node_with_a_new_agent_is_not_said_to_be_missing() -> None:
     assert "round 1: 4 workers on n1, n2, without n3 (lost), formed in 1.0 s" == told[-1]
 
 
+def test_a_worker_that_failed_for_want_of_a_lost_node_is_not_called_the_cause() -> None:
+    """Only the next round tells of the loss; a crash before a round without one is a crash."""
+    crash = RoundEnded(1, Cause.CRASH, ("n1",), CRASH)
+    began = (0, EpochStarted(FIRST, "7", ("n1", "n2"))), (1, RoundFormed(1, FIRST, BOTH, "n1", 1, None))
+    first = "rank 3 on n2: exit code -9 (killed by SIGKILL): MemoryError: full"
+    lost = texts(*began, (3, crash), (9, RoundFormed(2, FIRST, BOTH[:1], "n1", 1, None, lost=("n2",))))
+    assert f"round 1 ended after 2.0 s: lost n2; before that was known: {first}" == lost[2]
+    whole = texts(*began, (3, crash), (9, RoundFormed(2, FIRST, BOTH, "n1", 1, None)))
+    assert f"round 1 ended after 2.0 s: {first}" == whole[2]
+
+
 def test_a_drain_of_an_earlier_start_is_no_part_of_this_one() -> None:
     """A start that finds too few nodes has taken its own time."""
     told = texts(
