@@ -10,10 +10,9 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bench_lib.group import GroupError, environment
-from bench_lib.launchers import HPC_ELASTIC, Launcher
+from bench_lib.launchers import HPC_ELASTIC, Effort, Launcher, Samples
 from hpc_elastic.account.facts import Doing, WorkFact, encode_fact
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import journal
@@ -35,9 +34,6 @@ from hpc_elastic.record.journal import (
 from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.submissions import Submission
 from hpc_elastic.store.shared_dir import SharedDirStore
-
-if TYPE_CHECKING:
-    from bench_lib.measures import Effort, Samples
 
 NODES, RANKS, ROUNDS, RECORDS = 512, 8, 1000, 5000
 STARTS = 50  # of the job, so that each has twenty rounds

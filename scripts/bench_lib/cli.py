@@ -17,8 +17,8 @@ from bench_lib.ettr import picture
 from bench_lib.ettr.table import Outcome
 from bench_lib.ettr.table import render as render_ettr
 from bench_lib.group import GroupError
-from bench_lib.launchers import HPC_ELASTIC, TORCHRUN, Launcher
-from bench_lib.measures import FULL, MEASURES, QUICK, SLOW, Samples, warm_up
+from bench_lib.launchers import HPC_ELASTIC, TORCHRUN, Launcher, Samples
+from bench_lib.measures import FULL, MEASURES, QUICK, SLOW, warm_up
 from bench_lib.table import medians, missed, render
 
 DESCRIPTION = """\

@@ -9,13 +9,9 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bench_lib.group import environment
-from bench_lib.launchers import HPC_ELASTIC, Launcher
-
-if TYPE_CHECKING:
-    from bench_lib.measures import Effort, Samples
+from bench_lib.launchers import HPC_ELASTIC, Effort, Launcher, Samples
 
 STARTS = {
     "status": ("status",),

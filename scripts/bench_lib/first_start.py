@@ -10,14 +10,10 @@ import statistics
 import sysconfig
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bench_lib.group import Group
-from bench_lib.launchers import HPC_ELASTIC, Launcher, Shape
+from bench_lib.launchers import HPC_ELASTIC, Effort, Launcher, Samples, Shape
 from bench_lib.recovery import training
-
-if TYPE_CHECKING:
-    from bench_lib.measures import Effort, Samples
 
 SCRIPT = Path(__file__).with_name("importing_worker.py")
 WORKERS = 8

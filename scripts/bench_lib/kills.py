@@ -10,14 +10,11 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from bench_lib.group import Group, is_alive
-from bench_lib.launchers import HPC_ELASTIC, Launcher, Shape
+from bench_lib.launchers import HPC_ELASTIC, Effort, Launcher, Samples, Shape
 from bench_lib.recovery import MODULES, STORE_OF_ITS_OWN, training
-
-if TYPE_CHECKING:
-    from bench_lib.measures import Effort, Samples
 
 SCRIPT = Path(__file__).with_name("kills_worker.py")
 NOTES = "steps"  # the name that the worker gives them

@@ -1,4 +1,4 @@
-"""The command lines that are compared."""
+"""The command lines that are compared, and how much work a measure of them may be."""
 
 from __future__ import annotations
 
@@ -9,6 +9,25 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
 WORKER = Path(__file__).with_name("stamp_worker.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much work a measure may be.
+
+    Attributes:
+        repetitions: how often a start is repeated.
+        long_repetitions: how often a measure is repeated that takes long.
+        idle_s: how long an idle agent is watched [s].
+    """
+
+    repetitions: int
+    long_repetitions: int
+    idle_s: float
+
+
+Samples = dict[str, list[float]]
+"""The values of a measure, by the names of its figures."""
 
 
 @dataclass(frozen=True, slots=True)

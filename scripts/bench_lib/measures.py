@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from bench_lib.answers import answers
@@ -20,7 +19,7 @@ from bench_lib.command_starts import command_starts
 from bench_lib.first_start import first_start
 from bench_lib.group import Group, environment, is_alive
 from bench_lib.kills import kills
-from bench_lib.launchers import HPC_ELASTIC, Launcher, Shape
+from bench_lib.launchers import HPC_ELASTIC, Effort, Launcher, Samples, Shape
 from bench_lib.one_file import floor, from_one_file
 from bench_lib.recovery import recovery
 from bench_lib.tee import output
@@ -30,25 +29,8 @@ MB = 1e6
 GUARD = "hpc-guard"  # the name of the process beside an agent that ends its workers if it is killed
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How much work a measure may be.
-
-    Attributes:
-        repetitions: how often a start is repeated.
-        long_repetitions: how often a measure is repeated that takes long.
-        idle_s: how long an idle agent is watched [s].
-    """
-
-    repetitions: int
-    long_repetitions: int
-    idle_s: float
-
-
 FULL = Effort(repetitions=7, long_repetitions=3, idle_s=20.0)
 QUICK = Effort(repetitions=3, long_repetitions=1, idle_s=5.0)
-
-Samples = dict[str, list[float]]
 
 
 def start(launcher: Launcher, effort: Effort) -> Samples:

@@ -8,13 +8,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bench_lib.group import Group
-from bench_lib.launchers import HPC_ELASTIC, Launcher, Place, Shape
-
-if TYPE_CHECKING:
-    from bench_lib.measures import Effort, Samples
+from bench_lib.launchers import HPC_ELASTIC, Effort, Launcher, Place, Samples, Shape
 
 SCRIPT = Path(__file__).with_name("ddp_worker.py")
 MODULES = "torch,sklearn.datasets,torch._dynamo"  # the last is loaded by a first optimizer
