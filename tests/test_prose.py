@@ -28,9 +28,8 @@ READERS = {
     "slurm/client/commands.py": "what Slurm's commands print on stderr",
     "slurm/client/deadlines.py": "times in Slurm's configuration",
     "slurm/client/environment.py": "variables of Slurm",
-    "slurm/client/hostlist.py": "Slurm's lists of hosts",
     "slurm/client/job_standing.py": "Slurm's reasons and exit codes",
-    "slurm/client/parse.py": "what Slurm's commands print",
+    "slurm/client/parse.py": "what Slurm's commands print, its lists of hosts among it",
     "slurm/client/answers.py": "the answers of squeue, sinfo and scontrol",
     "slurm/nodes/nodes.py": "numbers that Slurm prints",
     # what bash, Python, torch and programs say

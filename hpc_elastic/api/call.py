@@ -91,11 +91,6 @@ if __name__ == "__main__":
 def keep(paths: RunPaths, value: Any, environ: Mapping[str, str]) -> None:
     """Keep the value that this worker has returned; without that it ends the run as failed.
 
-    Args:
-        paths: the files of the run.
-        value: the value of the function.
-        environ: of this worker, as its agent has made it.
-
     Raises:
         InputError: it cannot be pickled; the run has failed.
     """

@@ -51,10 +51,6 @@ def pickled(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
 def check_arguments(call: DelayedSubmission, fix: str) -> None:
     """Check that a function takes the arguments it is to be called with.
 
-    Args:
-        call: function and arguments.
-        fix: the advice of the message.
-
     Raises:
         InputError: it does not.
     """
@@ -111,11 +107,7 @@ def pickled_call(call: DelayedSubmission) -> bytes:
 
 
 class _Sent:
-    """A call on its way to the workers: pickled, it is `_received`.
-
-    Args:
-        data: the call, pickled.
-    """
+    """A call on its way to the workers: pickled, it is `_received`."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

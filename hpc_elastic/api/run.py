@@ -208,12 +208,7 @@ def _say_nothing(_line: str) -> None:
 
 
 class NotDoneError(HpcElasticError):
-    """A run is over, or its job is gone, and it is not done; no worker's failure tells why.
-
-    Args:
-        root: the run directory.
-        text: where the run stands, in words.
-    """
+    """A run is over, or its job is gone, and it is not done; no worker's failure tells why."""
 
     def __init__(self, root: str, text: str) -> None:
         super().__init__(root, text)

@@ -23,9 +23,6 @@ def users_modules(environ: Mapping[str, str]) -> Iterator[None]:
 
     The directories of PYTHONPATH and the user's own packages stay, as such a module may import others
     later; the working directory does not.
-
-    Args:
-        environ: has PYTHONPATH.
     """
     import site  # noqa: PLC0415 - loaded already
 

@@ -33,11 +33,7 @@ from hpc_elastic.node.spec import WorkerState
 
 
 class RecordedFailure(ProcessFailure):
-    """A worker's failure as the run's journal has it: it may have happened on another node.
-
-    Args:
-        record: the failure of the journal.
-    """
+    """A worker's failure as the run's journal has it: it may have happened on another node."""
 
     def __init__(self, record: FailureRecord) -> None:
         super().__init__(record.local_rank, record.pid, record.exitcode, "", record.timestamp)
@@ -113,13 +109,7 @@ class RunFailedError(ChildFailedError):
 
 
 def run_failed(outcome: Outcome, name: str, node: str) -> RunFailedError | None:
-    """Return the error of a run that a worker's failure has ended.
-
-    Args:
-        outcome: of this node's agent.
-        name: the name of the program.
-        node: this node's name.
-    """
+    """Return the error of a run that a worker's failure has ended."""
     if not outcome.failure:
         return None
     return RunFailedError(name, FailureRecord.from_json(outcome.failure), outcome.result.failures, node)

@@ -62,15 +62,7 @@ def _offer_name(node_id: str, round_number: int) -> str:
 
 
 class Membership:
-    """Beats for this agent and watches the others.
-
-    Args:
-        store: where the run lives.
-        clock: this node's clock.
-        facts: this node's contribution.
-        epoch: the start of the run this agent belongs to.
-        settings: heartbeat interval and lease.
-    """
+    """Beats for this agent and watches the others."""
 
     def __init__(
         self, store: Store, clock: Clock, facts: NodeFacts, epoch: Epoch, settings: MeetingSettings

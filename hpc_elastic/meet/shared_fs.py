@@ -52,12 +52,7 @@ class Waiting(NamedTuple):
 
 
 class TooFewError(RendezvousTimeoutError):
-    """The minimum of nodes did not come.
-
-    Args:
-        message: the same for people.
-        missing: the nodes that did not come.
-    """
+    """The minimum of nodes did not come."""
 
     def __init__(self, message: str, missing: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -94,12 +89,7 @@ class _JoinEndsError(Exception):
 
 
 class SharedFsRendezvous(RendezvousHandler):
-    """Brings the agents of a run together through its run directory.
-
-    Args:
-        run: this agent's hold on the shared state.
-        waiting: the agent's part.
-    """
+    """Brings the agents of a run together through its run directory."""
 
     def __init__(self, run: SharedRun, waiting: Waiting) -> None:
         self.run = run

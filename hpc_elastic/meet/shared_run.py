@@ -81,15 +81,7 @@ class PeerView(NamedTuple):
 
 
 class SharedRun:
-    """The journal and the members of a run, as one agent reads and writes them.
-
-    Args:
-        log: the run's journal.
-        membership: this agent's mark and its view of the others.
-        facts: the facts of this start of the run.
-        settings: sizes and timeouts.
-        deps: clock and checkpoints.
-    """
+    """The journal and the members of a run, as one agent reads and writes them."""
 
     def __init__(
         self,
@@ -237,11 +229,7 @@ class SharedRun:
         return state
 
     def peer_view(self, *, is_gone: bool) -> PeerView:
-        """Return the result of the last look at the others.
-
-        Args:
-            is_gone: this node's workers are.
-        """
+        """Return the result of the last look at the others."""
         peer_view = PeerView(self.next_turn_at(), self.lost, self.common_step())
         if not is_gone:
             return peer_view

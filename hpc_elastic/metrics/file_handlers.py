@@ -29,11 +29,7 @@ def plain_number(value: Any) -> Any:
 
 
 class _LinesHandler(MetricHandler):
-    """Writes a line per value.
-
-    Args:
-        file: where to.
-    """
+    """Writes a line per value."""
 
     def __init__(self, file: LineFile) -> None:
         self._file = file

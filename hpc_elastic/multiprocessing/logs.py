@@ -321,9 +321,6 @@ def log_line_prefix(template: str, *, role_name: str, rank: int, local_rank: int
 def load_logs_specs(name: str) -> type[LogsSpecs]:
     """Return the class that a package offers by this name.
 
-    Args:
-        name: of the entry point.
-
     Raises:
         ValueError: there is none, or the named object has no `reify`.
     """

@@ -18,15 +18,14 @@ from hpc_elastic.node.decision import (
     decide_blind,
     left_out,
 )
-from hpc_elastic.node.drain.drain import Stopping, UnaskedWatch
-from hpc_elastic.node.drain.leaving import Leaving, stay_out, stay_out_for_failures
-from hpc_elastic.node.drain.signals import Signalled
+from hpc_elastic.node.drain import Leaving, Stopping, UnaskedWatch, stay_out, stay_out_for_failures
 from hpc_elastic.node.listeners.telemetry_hooks import RENDEZVOUS, RUN
 from hpc_elastic.node.loop import RunWatch
 from hpc_elastic.node.node_workers import NodeWorkers
 from hpc_elastic.node.outcome import FENCED, Outcome, taken_over
 from hpc_elastic.node.setup.agent_setup import AgentParts
 from hpc_elastic.node.setup.journal_entries import Reports
+from hpc_elastic.node.signals import Signalled
 from hpc_elastic.node.spec import ElasticAgent, RunResult, WorkerGroup, WorkerSpec
 from hpc_elastic.node.workers.local_group import LocalGroup
 from hpc_elastic.record.journal import RoundFormed, WorkerWord, bad_node
@@ -45,10 +44,6 @@ class NodeAgent(ElasticAgent):
 
     `hpc-elastic run` starts it. It acts on the other nodes, the journal of the run and Slurm.
     Agents over any other rendezvous derive from `SimpleElasticAgent`.
-
-    Args:
-        spec: the program, or the function, and the limits.
-        parts: the parts of the agent (see `hpc_elastic.start.agent`).
     """
 
     def __init__(self, spec: WorkerSpec, parts: AgentParts) -> None:
@@ -338,14 +333,7 @@ class OwnFacts(NamedTuple):
 
 
 def gather(run: SharedRun, others: PeerView, own: OwnFacts, budgets: RestartBudgets) -> AgentFacts:
-    """Return the facts of an agent.
-
-    Args:
-        run: as it was last read.
-        others: its view of the others.
-        own: the facts about its own node.
-        budgets: the limits of the causes that end rounds.
-    """
+    """Return the facts of an agent."""
     return AgentFacts(
         state=run.state,
         epoch=run.membership.epoch,

@@ -202,10 +202,6 @@ def decide_blind(facts: AgentFacts, *, signalled: bool, waited: bool) -> Action:
 def spent(state: RunState, budgets: RestartBudgets) -> str | None:
     """Tell that the newest round ended by something that no budget covers.
 
-    Args:
-        state: the run.
-        budgets: how often each cause may end a round.
-
     Returns:
         The reason in words; None: go on.
     """

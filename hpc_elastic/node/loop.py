@@ -119,12 +119,7 @@ class EventLoop:
 
 
 class RunWatch:
-    """Watches the journal's newest segment and, on demand, the names of the peers.
-
-    Args:
-        paths: the run.
-        watch: the watch that wakes the loop.
-    """
+    """Watches the journal's newest segment and, on demand, the names of the peers."""
 
     def __init__(self, paths: RunPaths, watch: Watch) -> None:
         self._paths = paths

@@ -69,12 +69,7 @@ def _wakeup_key(run: SharedRun) -> tuple[object, ...]:
 
 
 class NodeWorkers:
-    """Starts the workers of each round, watches them, and keeps torch's view of them up to date.
-
-    Args:
-        spec: the program, or the function, and the limits.
-        parts: the agent's parts.
-    """
+    """Starts the workers of each round, watches them, and keeps torch's view of them up to date."""
 
     def __init__(self, spec: WorkerSpec, parts: AgentParts) -> None:
         self._parts = parts
@@ -276,11 +271,7 @@ class NodeWorkers:
 
 
 class HangGuard:
-    """The guard over the workers of one node, from round to round.
-
-    Args:
-        parts: the agent's parts.
-    """
+    """The guard over the workers of one node, from round to round."""
 
     def __init__(self, parts: AgentParts) -> None:
         self._parts = parts

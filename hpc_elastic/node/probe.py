@@ -45,13 +45,7 @@ _FAILURES = (Cause.CRASH, Cause.HANG)
 
 
 class Probe:
-    """Tells before each round whether this node is fit for it.
-
-    Args:
-        options: the things to look at and their limits.
-        place: the node.
-        agent: the agent around.
-    """
+    """Tells before each round whether this node is fit for it."""
 
     def __init__(self, options: ProbeOptions, place: ProbedNode, agent: ProbingAgent) -> None:
         self._options = options

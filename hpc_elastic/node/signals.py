@@ -45,9 +45,6 @@ class EarlyWarning:
 
     One node asks how much time is left. A warning that has come too early is recorded, and the first node
     of the round requests the drain by the clock. All others are followed, at the latest after `WEIGH_S`.
-
-    Args:
-        parts: the agent's parts.
     """
 
     def __init__(self, parts: AgentParts) -> None:
@@ -142,12 +139,7 @@ class EarlyWarning:
 
 
 class Signalled:
-    """Turns signals and notices into one request, and writes the request into the journal.
-
-    Args:
-        parts: the agent's parts.
-        workers: of this node.
-    """
+    """Turns signals and notices into one request, and writes the request into the journal."""
 
     def __init__(self, parts: AgentParts, workers: NodeWorkers) -> None:
         self._parts = parts

@@ -223,11 +223,7 @@ class Worker:
 
 
 class WorkerGroup:
-    """The workers of this node as one unit.
-
-    Args:
-        spec: their work.
-    """
+    """The workers of this node as one unit."""
 
     __slots__ = (
         *("spec", "workers", "store", "group_rank", "group_world_size", "master_addr", "master_port"),

@@ -83,10 +83,6 @@ def set_shown_command(argv: Sequence[bytes], env: Sequence[bytes]) -> None:
     """Have ``/proc/<pid>/cmdline`` and ``environ`` of this process show other words, as after an exec.
 
     A kernel that cannot do it shows the old ones.
-
-    Args:
-        argv: the command line.
-        env: variables as NAME=VALUE.
     """
     with open("/proc/self/stat", "rb") as file:
         facts = file.read().rpartition(b") ")[2].split()

@@ -123,11 +123,7 @@ def _share(cores: list[set[int]], position: int, of: int) -> set[int]:
 
 
 class Machine:
-    """The facts of /proc and /sys about GPUs, NUMA nodes, sockets, cores and caches.
-
-    Args:
-        root: where they are.
-    """
+    """The facts of /proc and /sys about GPUs, NUMA nodes, sockets, cores and caches."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = root

@@ -59,12 +59,7 @@ class EventSleeper:
 
 
 class ContactTurn:
-    """One caller at a time uses a handler's state; a caller that waits lets the others in meanwhile.
-
-    Args:
-        clock: this node's clock.
-        sleeper: does the waiting.
-    """
+    """One caller at a time uses a handler's state; a caller that waits lets the others in meanwhile."""
 
     def __init__(self, clock: Clock, sleeper: Sleeper | None = None) -> None:
         self.clock = clock

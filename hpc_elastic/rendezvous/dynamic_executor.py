@@ -83,14 +83,7 @@ _LONGEST_PAUSE_S = 1.0
 
 
 class StateHolder:
-    """The shared state as this node has read it last, without the nodes that it knows to be dead.
-
-    Args:
-        backend: where the state is kept.
-        me: this node.
-        limits: sizes and times.
-        clock: this node's clock.
-    """
+    """The shared state as this node has read it last, without the nodes that it knows to be dead."""
 
     def __init__(self, backend: RendezvousBackend, me: NodeDesc, limits: TimeLimits, clock: Clock) -> None:
         self._backend = backend
@@ -269,14 +262,7 @@ def _random() -> float:
 
 
 def record_step(trail: Trail, action: NodeAction, before: DynamicState, after: DynamicState) -> None:
-    """Record a step by which a node changes the shared state, and its details.
-
-    Args:
-        trail: of the node.
-        action: the step.
-        before: the state that it changes.
-        after: the state that it makes of it.
-    """
+    """Record a step by which a node changes the shared state, and its details."""
     _record(trail, action, before.round)
     if action in _BEATS:
         _record(trail, NodeAction.KEEP_ALIVE, before.round)

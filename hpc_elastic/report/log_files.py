@@ -12,7 +12,7 @@ from hpc_elastic.meet.member_names import natural
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Record, RoundFormed
-from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client import parse
 from hpc_elastic.store.plain_file import list_plain
 from hpc_elastic.typed_json import whole_number
 
@@ -160,6 +160,6 @@ def srun_said(log: str, hosts: Collection[str]) -> str:
 
 def _expanded(names: str) -> tuple[str, ...]:
     try:
-        return hostlist.expand(names)
+        return parse.expand(names)
     except InputError:
         return ()

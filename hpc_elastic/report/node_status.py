@@ -9,7 +9,7 @@ from hpc_elastic.meet.member_names import natural
 from hpc_elastic.record.journal import EpochStarted, NodeUnfit, Record, RoundEnded, RoundFormed, bad_node
 from hpc_elastic.record.node_faults import slow_text
 from hpc_elastic.record.state import RunState
-from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client import parse
 
 _EMPTY = ("", "None", "(null)")
 
@@ -55,7 +55,7 @@ def _excluded(excluded: str, job: Mapping[str, str], forgiven: Collection[str]) 
 
 def _hosts(text: str) -> tuple[str, ...]:
     try:
-        return hostlist.expand(text)
+        return parse.expand(text)
     except InputError:
         return (text,)
 

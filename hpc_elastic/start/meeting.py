@@ -32,7 +32,7 @@ from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.record.state import RunState
 from hpc_elastic.settings.setting import agents
 from hpc_elastic.settings.table import JobSettings
-from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client import parse
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.run_jobs.may_start import is_own_script, refuse_running_elsewhere
 from hpc_elastic.store.kv import open_round_store
@@ -157,7 +157,7 @@ def _batch_host() -> str:
     """
     if Env.SUBMISSION not in os.environ:
         return ""
-    nodes = hostlist.expand(os.environ.get("SLURM_JOB_NODELIST", ""))
+    nodes = parse.expand(os.environ.get("SLURM_JOB_NODELIST", ""))
     return nodes[0] if nodes else ""
 
 

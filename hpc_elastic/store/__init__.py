@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from hpc_elastic.errors import QueueEmptyError, StoreError, StoreTimeoutError
     from hpc_elastic.errors import StoreError as DistError
     from hpc_elastic.errors import StoreTimeoutError as DistStoreError
-    from hpc_elastic.store.kv.of_run import PrefixStore, from_env, open_store
-    from hpc_elastic.store.kv.store import KeyValueStore
+    from hpc_elastic.store.kv.store import KeyValueStore, PrefixStore, from_env, open_store
     from hpc_elastic.store.kv.util import barrier, get_all, store_timeout, synchronize
 
 __all__ = [
@@ -37,14 +36,14 @@ _HOMES = {
     "DistError": ".errors:StoreError",
     "DistStoreError": ".errors:StoreTimeoutError",
     "KeyValueStore": "kv.store",
-    "PrefixStore": "kv.of_run",
+    "PrefixStore": "kv.store",
     "QueueEmptyError": ".errors",
     "StoreError": ".errors",
     "StoreTimeoutError": ".errors",
     "barrier": "kv.util",
-    "from_env": "kv.of_run",
+    "from_env": "kv.store",
     "get_all": "kv.util",
-    "open_store": "kv.of_run",
+    "open_store": "kv.store",
     "store_timeout": "kv.util",
     "synchronize": "kv.util",
 }

@@ -1,4 +1,4 @@
-"""Who can write to a run directory, or put another one in its place; and whether it is still that of the run.
+"""The users that can write to a run directory, or put another one in its place; whether it is the run's own.
 
 A directory that does not answer is no reason to give a run up: the file system may be away for a while. One
 that answers, and is another user's, another run's, or open to others, is not the run's.
@@ -64,9 +64,6 @@ def is_exposed(place: TrustedPlace) -> bool:
 def other_owner(given: GivenFile) -> str:
     """Return the user to whom a file belongs; empty if that is the user or root.
 
-    Args:
-        given: the file as it was read.
-
     Raises:
         OSError: the file system does not tell.
     """
@@ -76,10 +73,6 @@ def other_owner(given: GivenFile) -> str:
 
 def other_writers(path: str, given: GivenFile) -> str:
     """Return in words the other users that may have written a file; empty if there are none.
-
-    Args:
-        path: the file.
-        given: the file as it was read.
 
     Raises:
         OSError: the file system does not tell.
@@ -364,12 +357,7 @@ class Exposure(NamedTuple):
 
 
 def judge(places: Iterable[TrustedPlace], trusted: Trusted) -> list[Exposure]:
-    """Return where others than the trusted can exchange a directory on the way, the worst first.
-
-    Args:
-        places: every directory on the way.
-        trusted: the parties that may do it.
-    """
+    """Return where others than the trusted can exchange a directory on the way, the worst first."""
     found = [each for each in (_judge_one(place, trusted) for place in places) if each is not None]
     return sorted(found, key=lambda each: each.level is not TrustLevel.OPEN)
 
@@ -417,11 +405,7 @@ def _group_class(place: TrustedPlace) -> Iterator[Party]:
 
 
 def acl_entries(data: bytes) -> list[tuple[int, int, int]] | None:
-    """Return tag, permissions and id of each entry of a POSIX ACL; None if it is not understood.
-
-    Args:
-        data: the value of the extended attribute.
-    """
+    """Return tag, permissions and id of each entry of a POSIX ACL; None if it is not understood."""
     head, body = data[: _ACL_HEADER.size], data[_ACL_HEADER.size :]
     if head != _ACL_HEADER.pack(_ACL_VERSION) or len(body) % _ACL_ENTRY.size:
         return None
@@ -434,10 +418,6 @@ def _is_trusted(party: Party, trusted: Trusted) -> bool:
 
 def require_own(root: str, where: str) -> None:
     """Refuse a directory, or a link to one, that others have made or can write to.
-
-    Args:
-        root: the directory.
-        where: names it in the error.
 
     Raises:
         RunDirError: it is not this user's alone.

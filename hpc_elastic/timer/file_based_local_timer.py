@@ -414,9 +414,6 @@ class RequestPipe:
     The pipe is held open for writing, too: else it would report its end forever once the last
     client has closed it.
 
-    Args:
-        path: made by `make_pipe`.
-
     Raises:
         OSError: it cannot be opened.
     """

@@ -38,11 +38,7 @@ class MessageQueue(Protocol):
 
 
 class LocalTimerClient(TimerClient):
-    """Sets the timers of this process with a `LocalTimerServer` on the same machine.
-
-    Args:
-        mp_queue: the queue the server reads.
-    """
+    """Sets the timers of this process with a `LocalTimerServer` on the same machine."""
 
     def __init__(self, mp_queue: MessageQueue) -> None:
         super().__init__()

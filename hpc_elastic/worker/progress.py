@@ -323,12 +323,7 @@ class WorkerProgress:
 
 
 def step_error(step: int, newest: int) -> InputError:
-    """Return the error of steps that are counted backwards or begin anew.
-
-    Args:
-        step: the wrong one.
-        newest: the one before it.
-    """
+    """Return the error of steps that are counted backwards or begin anew."""
     return InputError(
         f"step {step} comes after step {newest}: steps are counted over the whole run, and never anew",
         where="the number of a step",

@@ -28,7 +28,7 @@ from hpc_elastic.record.journal import (
 from hpc_elastic.record.state import NO_EPOCH, RunState
 from hpc_elastic.settings.setting import usual
 from hpc_elastic.settings.table import JobSettings
-from hpc_elastic.slurm.client.hostlist import expand
+from hpc_elastic.slurm.client.parse import expand
 
 SLACK_S = 1.0  # a round's checkpoint is chosen a moment before the round's record is written
 SECOND = 1.0  # the account of time is as exact as that [s]; submissions are recorded in whole seconds

@@ -22,7 +22,7 @@ from hpc_elastic.report.log_files import srun_said
 from hpc_elastic.settings import values
 from hpc_elastic.settings.table import JOB
 from hpc_elastic.slurm.adopt import script, torchrun_line
-from hpc_elastic.slurm.client import answers, deadlines, hostlist, job_standing, parse
+from hpc_elastic.slurm.client import answers, deadlines, job_standing, parse
 from hpc_elastic.slurm.end import history
 from hpc_elastic.slurm.job import shell_text
 from hpc_elastic.slurm.job.job_file import read_job_file
@@ -188,7 +188,7 @@ def _lists(text: str) -> None:
 
 def _hosts(text: str) -> None:
     with allowed(InputError):
-        expect(len(hostlist.expand(text)) <= hostlist.MAX_HOSTS, "too many hosts")
+        expect(len(parse.expand(text)) <= parse.MAX_HOSTS, "too many hosts")
 
 
 def _log(data: bytes) -> None:

@@ -23,7 +23,7 @@ from hpc_elastic.frameworks.torch import stores
 from hpc_elastic.frameworks.torch.stores import Meeting, StoreWish, decoded, machine
 from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.store.kv.of_run import from_env
+from hpc_elastic.store.kv.store import from_env
 from tests.store.kv_contract import KeyValueContract
 
 LIMIT_S = 120.0

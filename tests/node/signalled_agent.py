@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from hpc_elastic.node.drain.signals import Signalled
 from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
+from hpc_elastic.node.signals import Signalled
 from hpc_elastic.node.stop_rules import DrainTimes, StopOrder
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (

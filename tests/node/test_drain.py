@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.node.drain.drain import LOOK_S, DurableWait, LocalDrain
+from hpc_elastic.node.drain import LOOK_S, DurableWait, LocalDrain
 from hpc_elastic.node.node_workers import SAY_AGAIN_S, SUFFIX, StopHold
 from hpc_elastic.node.setup.notices import DrainFile, LaterNotices
 from hpc_elastic.node.stop_rules import (

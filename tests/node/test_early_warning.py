@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.node.drain.signals import WEIGH_S
+from hpc_elastic.node.signals import WEIGH_S
 from hpc_elastic.node.stop_rules import ASK_AFTER_S
 from hpc_elastic.record.journal import (
     Asked,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import StoreError
-from hpc_elastic.node.drain.signals import ANSWER_S
+from hpc_elastic.node.signals import ANSWER_S
 from hpc_elastic.node.stop_rules import DrainTimes
 from hpc_elastic.record.journal import Cause, DrainExplained, Then
 from hpc_elastic.record.why_left import Notice

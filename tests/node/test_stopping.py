@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.node.drain.drain import Stopping
+from hpc_elastic.node.drain import Stopping
 from hpc_elastic.node.setup.agent_setup import AgentTimes
 from hpc_elastic.node.stop_rules import (
     ASK_AFTER_S,

@@ -9,7 +9,7 @@ import pytest
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.node.decision import Group
-from hpc_elastic.node.drain.drain import LOOK_AFTER_S, UnaskedWatch, never_ask_text
+from hpc_elastic.node.drain import LOOK_AFTER_S, UnaskedWatch, never_ask_text
 from hpc_elastic.node.stop_rules import DrainTimes, Unasked
 from hpc_elastic.record.journal import (
     Cause,

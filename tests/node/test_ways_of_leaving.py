@@ -16,7 +16,7 @@ from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_fs import NoRound, OutOfReach
 from hpc_elastic.node.decision import RestartBudgets
-from hpc_elastic.node.drain.leaving import Leaving, stay_out
+from hpc_elastic.node.drain import Leaving, stay_out
 from hpc_elastic.node.outcome import FENCED, Outcome
 from hpc_elastic.node.setup.journal_entries import Reports
 from hpc_elastic.node.spec import WorkerState

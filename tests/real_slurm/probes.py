@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import psutil
 
-from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client import parse
 from tests.real_slurm.cluster import Cluster
 
 PROBE = Path(__file__).with_name("signal_probe.py")
@@ -65,7 +65,7 @@ class Probe:
     @property
     def nodes(self) -> list[str]:
         """The nodes that the job has or had last, in Slurm's order."""
-        return list(hostlist.expand(self.job().get("NodeList", "")))
+        return list(parse.expand(self.job().get("NodeList", "")))
 
     def file(self, role: str, node: str = "*", start: int = 0) -> Path | None:
         """Return what a process of the job has written; of the first such node."""

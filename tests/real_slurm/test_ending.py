@@ -10,7 +10,7 @@ import pytest
 
 from hpc_elastic.record.journal import Cause, Decision, Drained, NodeLeft, Requeued, RoundFormed
 from hpc_elastic.record.state import RunState
-from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client import parse
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.conftest import StartCluster
 from tests.real_slurm.jobs import SLOW, Run, installed_for_users, plain, submit
@@ -158,7 +158,7 @@ def test_a_batch_host_that_is_set_down_is_a_lost_node(cluster: Cluster) -> None:
     """Slurm lets the job go on with its other node, and a second later ends it for want of its script."""
     run = submit(cluster, (*ONE, "--nodes", "2"), plain(cluster, *SLOW, steps=400))
     run.wait_checkpoint(20)
-    host = hostlist.expand(run.job()["NodeList"])[0]
+    host = parse.expand(run.job()["NodeList"])[0]
     cluster.as_root("scontrol", "update", f"nodename={host}", "state=down", "reason=test")
     # it answers, so that Slurm takes it for a good one again, and the old script still runs there
     cluster.as_root("scontrol", "update", f"nodename={host}", "state=drain", "reason=test")

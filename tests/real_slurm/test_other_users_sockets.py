@@ -59,7 +59,7 @@ import os, sys, time
 place, ports, tries_s = sys.argv[1], [int(port) for port in sys.argv[2].split(",")], float(sys.argv[3])
 from hpc_elastic.errors import StoreTimeoutError
 from hpc_elastic.frameworks.torch import store
-from hpc_elastic.store.kv.of_run import from_env
+from hpc_elastic.store.kv.store import from_env
 
 def tell(name, text):
     with open(f"{place}/{name}.new", "w") as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.record.journal import Cause, Requeued
-from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client import parse
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.conftest import StartCluster
 from tests.real_slurm.jobs import PYTHON, SLOW, USER, installed_for_users, plain, submit
@@ -119,7 +119,7 @@ def test_a_job_of_two_nodes_outlives_the_death_of_all_on_its_batch_host(cluster:
     """The agent of the other node hands it back, before anything else."""
     run = submit(cluster, (*ONE, "--nodes", "2"), plain(cluster, *SLOW))
     run.wait_checkpoint(20)
-    host = hostlist.expand(run.job()["NodeList"])[0]
+    host = parse.expand(run.job()["NodeList"])[0]
     cluster.execute(host, "pkill", "-KILL", "-u", USER)
     run.wait(lambda state: state.requeues == 1, "the requeue")
     assert [Cause.LAUNCH_FAILURE] == [entry.cause for entry in run.entries(Requeued)]

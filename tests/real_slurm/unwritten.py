@@ -14,7 +14,7 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
 )
-from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client import parse
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import USER, Run
 
@@ -78,7 +78,7 @@ def _lose_all_nodes(cluster: Cluster, run: Run, job: str, starts: int) -> list[s
     for start in range(starts):
         run.wait_round(start + 1)
         lost.append(cluster.job(job)["NodeList"])
-        nodes = hostlist.expand(lost[-1])
+        nodes = parse.expand(lost[-1])
         for node in nodes:
             cluster.crash(node)
         before = str(start + 1)
@@ -130,7 +130,7 @@ def lose_all_nodes_again_and_again(cluster: Cluster, run: Run, *, is_array: bool
     cluster.wait_for(lambda: cluster.job(job)["Priority"] == "0", 60, "the job to be held")
     ends = run.entries(RoundEnded if is_array else Requeued)
     assert [Cause.NODE_LOSS] * 2 == [entry.cause for entry in ends]
-    hosts, named = [hostlist.expand(each) for each in lost], [entry.nodes for entry in ends]
+    hosts, named = [parse.expand(each) for each in lost], [entry.nodes for entry in ends]
     # of several nodes the batch host is named if it has said nothing; else nothing tells which one was first
     for on, told in zip(hosts, named, strict=True):
         assert told == on[:1] or (not told and len(on) > 1)

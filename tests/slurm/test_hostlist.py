@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm.client.hostlist import MAX_HOSTS, expand
+from hpc_elastic.slurm.client.parse import MAX_HOSTS, expand
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client import parse
 
 
 @pytest.fixture(autouse=True)
 def _at_most_ten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hostlist, "MAX_HOSTS", 10)
+    monkeypatch.setattr(parse, "MAX_HOSTS", 10)
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ def _at_most_ten(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_as_many_as_are_allowed_are_named(text: str) -> None:
     """However they are written; how high their numbers are does not matter."""
-    assert (1 if text == "n[10]" else 10) == len(hostlist.expand(text))
+    assert (1 if text == "n[10]" else 10) == len(parse.expand(text))
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_as_many_as_are_allowed_are_named(text: str) -> None:
 def test_one_more_is_refused(text: str) -> None:
     """With the list, whether one range is too large or all together are too many."""
     with pytest.raises(InputError, match="more than 10 hosts"):
-        hostlist.expand(text)
+        parse.expand(text)
 
 
 @pytest.mark.parametrize(("length", "more"), [(30, ""), (100, ""), (101, " and 1 more characters")])
@@ -45,5 +45,5 @@ def test_a_message_quotes_only_the_beginning_of_a_long_list(length: int, more: s
     """A hundred characters of it."""
     text = "n[" + "1" * (length - 2)
     with pytest.raises(InputError) as error:
-        hostlist.expand(text)
+        parse.expand(text)
     assert f"{text[:100]!r}{more} is not a host list" in str(error.value)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hpc_elastic.store.kv.of_run import open_scope
-from hpc_elastic.store.kv.store import KeyValueStore
+from hpc_elastic.store.kv.store import KeyValueStore, open_scope
 from tests.store.crash_operations import Operation, one_of
 
 SCOPE = "round-1"

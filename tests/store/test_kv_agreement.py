@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from hpc_elastic.store.kv.of_run import open_store
-from hpc_elastic.store.kv.store import KeyValueStore
+from hpc_elastic.store.kv.store import KeyValueStore, open_store
 from hpc_elastic.store.memory import MemoryStore
 
 KEYS = st.sampled_from(("a", "b/c", "", "k" * 300))

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.store.kv.of_run import PrefixStore, open_store
-from hpc_elastic.store.kv.store import KeyValueStore
+from hpc_elastic.store.kv.store import KeyValueStore, PrefixStore, open_store
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.faulty_store import Delay, FaultyStore, RandomFaults
 from tests.store.kv_contract import KeyValueContract

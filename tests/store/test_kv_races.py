@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.store.kv.of_run import open_store
+from hpc_elastic.store.kv.store import open_store
 
 REPOSITORY = Path(__file__).parents[2]
 START = """

@@ -13,7 +13,7 @@ import pytest
 
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.store import files, leftovers
-from hpc_elastic.store.kv.of_run import open_scope
+from hpc_elastic.store.kv.store import open_scope
 from hpc_elastic.store.leftovers import (
     Writer,
     is_gone,

@@ -17,7 +17,7 @@ import pytest
 import hpc_elastic.store
 from hpc_elastic.errors import InputError, RunDirError, StoreTimeoutError
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.store.kv.of_run import from_env, open_scope, open_store
+from hpc_elastic.store.kv.store import from_env, open_scope, open_store
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -6,8 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from hpc_elastic.store.kv.of_run import PrefixStore
-from hpc_elastic.store.kv.store import KeyValueStore
+from hpc_elastic.store.kv.store import KeyValueStore, PrefixStore
 from hpc_elastic.store.memory import MemoryStore
 
 

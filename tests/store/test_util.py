@@ -14,8 +14,7 @@ import pytest
 
 from hpc_elastic.errors import StoreError, StoreTimeoutError
 from hpc_elastic.store.kv import util
-from hpc_elastic.store.kv.of_run import PrefixStore, open_store
-from hpc_elastic.store.kv.store import KeyValueStore
+from hpc_elastic.store.kv.store import KeyValueStore, PrefixStore, open_store
 from hpc_elastic.store.kv.util import barrier, get_all, store_timeout, synchronize
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.faulty_store import Fault, FaultyStore

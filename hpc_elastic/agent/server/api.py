@@ -84,12 +84,6 @@ _TOO_LATE = (TimeoutError, RuntimeError)  # torch's stores raise RuntimeErrors o
 class RecordingAgent(ElasticAgent):
     """The state of an agent, and the events it makes of it.
 
-    Args:
-        spec: description of the workers.
-        exit_barrier_timeout: see `SimpleElasticAgent`.
-        shutdown_timeout: see there.
-        clock: this node's clock.
-
     Raises:
         InputError: a timeout cannot be used.
     """
@@ -620,9 +614,6 @@ def look_at_others(handler: Any) -> None:
     not done) has more facts than others, which know only of waiting nodes: a node starts again, or is
     new, and the agents whose workers run will start again with it.
 
-    Args:
-        handler: the rendezvous.
-
     Raises:
         OthersGoneError: no other agent is left.
         RoundOverError: other nodes want another round, or have one.
@@ -654,14 +645,7 @@ def round_of(met: RendezvousInfo | None, store: Any, group: WorkerGroup) -> Rend
 
 
 class ExitBarrier:
-    """Where the agents of a round wait for each other's workers to end.
-
-    Args:
-        handler: the rendezvous.
-        round_info: the round.
-        clock: this node's clock.
-        trap: takes the death signals.
-    """
+    """Where the agents of a round wait for each other's workers to end."""
 
     def __init__(
         self,

@@ -152,12 +152,6 @@ def place_of(
 
     A directory that no flag named is that of one run; an agent that comes after its end gets the next one.
 
-    Args:
-        args: the flags.
-        environ: this process's environment.
-        slurm: the variables of the step.
-        max_nodes: of a round.
-
     Raises:
         InputError: the endpoint cannot be used.
     """

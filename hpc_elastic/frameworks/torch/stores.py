@@ -20,8 +20,7 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import DamagedError, InputError, StoreError, StoreTimeoutError
 from hpc_elastic.ids import Env
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.store.kv.of_run import PrefixStore, from_env
-from hpc_elastic.store.kv.store import KeyValueStore, seconds
+from hpc_elastic.store.kv.store import KeyValueStore, PrefixStore, from_env, seconds
 from hpc_elastic.store.kv.util import synchronize
 from hpc_elastic.typed_json import read
 

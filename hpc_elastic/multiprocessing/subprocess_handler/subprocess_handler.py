@@ -14,11 +14,7 @@ __all__ = ["Program", "StartedProgram", "SubprocessHandler"]
 
 
 class Program:
-    """The common part of `subprocess.Popen`, on one of the package's own processes; it is not reaped here.
-
-    Args:
-        process: the process.
-    """
+    """The common part of `subprocess.Popen`, on one of the package's own processes; it is not reaped here."""
 
     def __init__(self, process: ChildProcess) -> None:
         self.args = list(process.spec.argv)
@@ -69,9 +65,6 @@ class Program:
 
 class StartedProgram(Program):
     """A program that is started here, and reaped when it is seen to have ended.
-
-    Args:
-        spec: the program and its arguments.
 
     Raises:
         WorkerStartError: it cannot be run.

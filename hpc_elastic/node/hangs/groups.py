@@ -236,12 +236,7 @@ def _grouped(looks: Sequence[RankLook], key: Key) -> list[list[RankLook]]:
 
 
 def vote_text(vote: Vote, looks: Sequence[RankLook]) -> str:
-    """Return in words the places of the ranks, the odd ones first.
-
-    Args:
-        vote: the odd ones.
-        looks: all ranks.
-    """
+    """Return in words the places of the ranks, the odd ones first."""
     if not vote.odd:
         alone = len(looks) == 1
         return _places(looks, named=True) if alone else f"no rank stands out: {_places(looks, named=True)}"

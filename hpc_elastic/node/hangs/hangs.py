@@ -386,12 +386,7 @@ class Hangs:
 
 
 def _sign_of(channel: Channel, before: Sign) -> Sign:
-    """Return the signs of a channel; a critical section counts as a section.
-
-    Args:
-        channel: of a worker.
-        before: its signs at the last look.
-    """
+    """Return the signs of a channel; a critical section counts as a section."""
     ticks, count = channel.pulse
     if count == before.section_count:
         return before if ticks == before.ticks else Sign(ticks, count, channel.last_step, before.sections)
@@ -401,12 +396,7 @@ def _sign_of(channel: Channel, before: Sign) -> Sign:
 
 
 def read_lengths(directory: str, node: str) -> tuple[dict[str, Length], tuple[int, ...]]:
-    """Return the measurements, and the local ranks that tick; nothing where nothing can be read.
-
-    Args:
-        directory: of all nodes' files.
-        node: this node.
-    """
+    """Return the measurements, and the local ranks that tick; nothing where nothing can be read."""
     own = f"{node}.json"
     try:
         names = files.list_names(directory)

@@ -65,11 +65,7 @@ def parse_pace(name: str) -> NodePace | None:
 
 
 def unusual(paces: Sequence[NodePace]) -> frozenset[str]:
-    """Return the nodes that take far longer than most in one comparison.
-
-    Args:
-        paces: one of each node.
-    """
+    """Return the nodes that take far longer than most in one comparison."""
     if len(paces) < _FEWEST:
         return _of_two(paces)
     middle = median(pace.step_s for pace in paces)

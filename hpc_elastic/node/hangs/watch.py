@@ -58,13 +58,7 @@ class Silence(NamedTuple):
 
 
 def is_still(silence: Silence, before: Sign, now: Sign) -> bool:
-    """Tell whether a worker still is where it was silent for too long.
-
-    Args:
-        silence: the defect.
-        before: its signs then.
-        now: its signs now.
-    """
+    """Tell whether a worker still is where it was silent for too long."""
     if silence.section is None:
         return before == now
     return any(section.number == silence.number for section in now.sections)

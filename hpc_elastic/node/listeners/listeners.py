@@ -243,11 +243,7 @@ _DIRECTORIES = ("jsonl", "csv")  # kinds that write into a directory
 
 
 class Taken:
-    """The configuration of an agent for the whole process; until it is closed.
-
-    Args:
-        give_back: restores the configuration.
-    """
+    """The configuration of an agent for the whole process; until it is closed."""
 
     def __init__(self, give_back: Callable[[], None]) -> None:
         self._give_back = give_back
@@ -267,11 +263,7 @@ def _take_metrics(handler: Any) -> Taken:
 
 
 class LoggedEvents(events.EventHandler):
-    """Hands events to a handler of `logging`, as a line of JSON each.
-
-    Args:
-        handler: takes the lines.
-    """
+    """Hands events to a handler of `logging`, as a line of JSON each."""
 
     def __init__(self, handler: logging.Handler) -> None:
         self._handler = handler
@@ -294,12 +286,7 @@ def _raise_again(_record: logging.LogRecord) -> None:
 
 
 class SaidOnce(events.EventHandler):
-    """Stands before a handler of events: the first thing that it raises is said, and the run goes on.
-
-    Args:
-        handler: takes the events.
-        say: shows a line in the agent's log.
-    """
+    """Stands before a handler of events: the first thing that it raises is said, and the run goes on."""
 
     def __init__(self, handler: events.EventHandler, say: Callable[[str], None]) -> None:
         self._handler = handler

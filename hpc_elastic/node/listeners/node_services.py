@@ -26,11 +26,7 @@ _HELD_UP_S = 1.0  # and the least such time [s]
 
 
 class AgentLogHandler(logging.Handler):
-    """Shows the package's log lines in the agent's own log.
-
-    Args:
-        say: shows a line.
-    """
+    """Shows the package's log lines in the agent's own log."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__()
@@ -43,11 +39,7 @@ class AgentLogHandler(logging.Handler):
 
 
 class NodeServices(Services):
-    """The services that the environment asks for, as under torchrun.
-
-    Args:
-        around: the agent.
-    """
+    """The services that the environment asks for, as under torchrun."""
 
     def __init__(self, around: Surroundings) -> None:
         self._around = around

@@ -27,12 +27,7 @@ class RunGoodput(NamedTuple):
 
 
 class GoodputWatch:
-    """Computes the goodput of one run; journal and account are read again, Slurm is not asked.
-
-    Args:
-        paths: the files of the run.
-        clock: the clocks.
-    """
+    """Computes the goodput of one run; journal and account are read again, Slurm is not asked."""
 
     def __init__(self, paths: RunPaths, clock: Clock) -> None:
         self._paths, self._clock = paths, clock

@@ -102,12 +102,7 @@ def _without(formed: RoundFormed) -> str:
 
 
 class SizeNews:
-    """Tells that rounds have another size because the user wants it; one node of each round does.
-
-    Args:
-        say: shows a line.
-        node_id: of this agent.
-    """
+    """Tells that rounds have another size because the user wants it; one node of each round does."""
 
     def __init__(self, say: Callable[[str], None], node_id: str) -> None:
         self._say = say

@@ -29,12 +29,7 @@ class _SeenStep(NamedTuple):
 
 
 class WorkLog:
-    """Writes the lines of one node about one round; a line that cannot be written is missing in the account.
-
-    Args:
-        parts: the agent's parts.
-        group: the workers, which have just been started.
-    """
+    """Writes the lines of one node about one round; one that cannot be written is missing in the account."""
 
     def __init__(self, parts: AgentParts, group: LocalGroup) -> None:
         self._parts, self._group = parts, group

@@ -71,15 +71,7 @@ class Busy(NamedTuple):
 
 
 class LocalGroup:
-    """Workers from their start to the last one's end.
-
-    Args:
-        formed: the round they work in.
-        node_id: this agent's id in it.
-        scratch: private node-local directory for the channels.
-        run: the common values of all workers.
-        settings: how processes are started.
-    """
+    """Workers from their start to the last one's end."""
 
     def __init__(
         self, formed: RoundFormed, node_id: str, scratch: str, run: RunEnv, settings: StartSettings

@@ -67,11 +67,7 @@ def is_below(name: str, package: str) -> bool:
 
 
 class LessonFile:
-    """The lessons of a run in its run directory, written by one node at a time.
-
-    Args:
-        path: of the file.
-    """
+    """The lessons of a run in its run directory, written by one node at a time."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -67,11 +67,6 @@ class Preloader:
 
     No call waits for longer than two seconds in a round. After any failure the worker is started as
     without preloading.
-
-    Args:
-        wanted: modules and workers.
-        clock: of this process.
-        say: tells people.
     """
 
     def __init__(self, wanted: Preloaded, clock: Clock, say: Callable[[str], None]) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 
 from hpc_elastic.errors import InputError, SlurmCommandError
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client import parse
 from hpc_elastic.slurm.client.parse import JobState, job_state
 from hpc_elastic.typed_json import whole_number
 
@@ -67,13 +67,7 @@ _SHOW_PARTITION = ("scontrol", "show", "partition")
 
 
 class UnclearAnswerError(SlurmCommandError):
-    """A Slurm command has printed something that cannot be read for sure.
-
-    Args:
-        argv: the command.
-        why: the fault in its output.
-        fix: the advice.
-    """
+    """A Slurm command has printed something that cannot be read for sure."""
 
     def __init__(self, argv: tuple[str, ...], why: str, fix: str = "") -> None:
         super().__init__(argv, 0, why)
@@ -175,9 +169,6 @@ def read_jobs(rows: Iterable[Sequence[str]]) -> list[dict[str, str]]:
 
     `ArrayJobId` and `ArrayTaskId` are missing for a job that is no array, `Comment` for one without. squeue
     shows the nodes that a job does not get, `ExcNodeList`, in another table only: `EXCLUDED`.
-
-    Args:
-        rows: of the table `JOBS`.
 
     Raises:
         UnclearAnswerError: this squeue does not print that table.
@@ -476,7 +467,7 @@ def gpus_on_nodes(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for names, gres in re.findall(r"^ +Nodes=(\S+) .*?GRES=(\S*) *$", text, re.MULTILINE):
         gpus = sum(int(count) for count in re.findall(r"(?:^|[,)])gpu(?::[^:(,]+)?:(\d+)", gres))
-        for name in hostlist.expand(names):
+        for name in parse.expand(names):
             if name in found:
                 raise UnclearAnswerError(_SHOW_JOB, f"node {name} occurs twice", _MEND_JOB)
             found[name] = gpus
@@ -544,7 +535,7 @@ def read_past_starts(output: str) -> list[PastStart]:
         if state == "RESIZING":
             continue
         try:
-            nodes = hostlist.expand(names)
+            nodes = parse.expand(names)
         except InputError:
             nodes = ()
         found.append(PastStart(state, nodes))

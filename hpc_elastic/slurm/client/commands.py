@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from hpc_elastic.clock import wall_of
 from hpc_elastic.errors import SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.exit_codes import ExitCode
-from hpc_elastic.slurm.client import answers, hostlist, parse
+from hpc_elastic.slurm.client import answers, parse
 from hpc_elastic.slurm.client.answers import (
     Form,
     ListedNode,
@@ -420,7 +420,7 @@ class Slurm:
         job = {} if job_ref is None else self.show_job(job_ref) or {}
         ends = job_ref is None or parse.job_state(job.get("JobState", "")) in _RELEASING
         listed = job.get("NodeList", "")
-        kept = hostlist.expand(listed) if listed not in ("", "(null)") else ()
+        kept = parse.expand(listed) if listed not in ("", "(null)") else ()
         return {
             name: LostNodeState(words, reason, self._up_since(name), ends or name in kept)
             for name, (words, reason) in answers.states_of(self._states(",".join(names))).items()
@@ -495,11 +495,7 @@ def _requeues_preempted(slurm: Slurm, partition: str) -> bool:
 
 
 class UnclearJobInfoError(SlurmNotFoundError):
-    """The script's answer cannot be read for sure, and there is no other source.
-
-    Args:
-        why: the fault in it.
-    """
+    """The script's answer cannot be read for sure, and there is no other source."""
 
     def __init__(self, why: UnclearAnswerError) -> None:
         super().__init__("scontrol")

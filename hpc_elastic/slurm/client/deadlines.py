@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import Answer, Cause
 from hpc_elastic.record.why_left import RUNS_ON, EarlyNotice
-from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client import parse
 from hpc_elastic.slurm.client.job_standing import JobFacts, Standing, job_facts, standing
 from hpc_elastic.slurm.client.parse import between_s
 from hpc_elastic.typed_json import Seconds
@@ -158,7 +158,7 @@ def why(
 
 def _has_lost(job: JobFacts, node: str) -> bool:
     """Tell whether Slurm has taken a node from a job; the list of one that goes on lacks such a node."""
-    return bool(job.node_list) and node not in hostlist.expand(job.node_list)
+    return bool(job.node_list) and node not in parse.expand(job.node_list)
 
 
 def p99(samples: Iterable[float]) -> float | None:

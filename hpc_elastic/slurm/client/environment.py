@@ -9,7 +9,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.ids import Env
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.array_task import TaskStart
-from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client import parse
 
 ARRAY = "array"  # value of Env.MODE
 
@@ -96,7 +96,7 @@ def _count(environ: Mapping[str, str], name: str) -> int | None:
 
 def _node_names(environ: Mapping[str, str], *, in_step: bool) -> tuple[str, ...]:
     step = environ.get("SLURM_STEP_NODELIST") if in_step else None
-    return hostlist.expand(step or environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or "")
+    return parse.expand(step or environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or "")
 
 
 def _node_index(environ: Mapping[str, str], node: str, names: tuple[str, ...]) -> int:

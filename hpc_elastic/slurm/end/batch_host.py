@@ -12,7 +12,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import Cause
 from hpc_elastic.record.run_log import read_records, read_state
-from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client import parse
 from hpc_elastic.slurm.client.commands import Slurm, look
 from hpc_elastic.slurm.client.job_standing import Standing, standing
 from hpc_elastic.slurm.client.parse import JobState, job_state
@@ -196,6 +196,6 @@ def _holds(slurm: Slurm, job_ref: str, node: str) -> bool:
         fields = slurm.show_job(job_ref)
         if fields is None or job_state(fields.get("JobState", "")) is not JobState.RUNNING:
             return False
-        return node in hostlist.expand(fields.get("NodeList", ""))
+        return node in parse.expand(fields.get("NodeList", ""))
     except (SlurmCommandError, SlurmNotFoundError, InputError):
         return True

@@ -24,7 +24,7 @@ from hpc_elastic.settings.values import (
     parse_time_limit_s,
     slurm_time_text,
 )
-from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client import parse
 from hpc_elastic.slurm.client.deadlines import WARNING_JITTER_S
 from hpc_elastic.slurm.job import options
 
@@ -501,7 +501,7 @@ def _check_dependency(spec: JobSpec) -> None:
 
 
 def _check_nodelist(spec: JobSpec) -> None:
-    names = hostlist.expand(spec.nodelist) if spec.nodelist else ()
+    names = parse.expand(spec.nodelist) if spec.nodelist else ()
     if len(names) > 1:
         raise InputError(
             f"nodelist = {spec.nodelist!r} in array mode: each task would have to get all {len(names)} nodes",

@@ -314,12 +314,7 @@ class FileKind(Enum):
 
 
 def kind_of(name: str, text: str) -> FileKind | None:
-    """Return the kind of a file; None if `lint` does not know it.
-
-    Args:
-        name: its path.
-        text: its content.
-    """
+    """Return the kind of a file; None if `lint` does not know it."""
     suffix = os.path.splitext(name)[1].lower()
     plain = text.removeprefix(BOM)
     is_for_sbatch = suffix in _SCRIPT_NAMES or _OPTION_LINE.search(plain) is not None

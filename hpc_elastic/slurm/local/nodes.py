@@ -278,10 +278,6 @@ class Screen:
 
     The run does not wait for its reader: one that is too far behind gets the newest lines,
     those of the run itself, and how much was left out. At the end it waits, up to an interrupt.
-
-    Args:
-        log: the file.
-        clock: tells how long the end takes.
     """
 
     def __init__(self, log: str, clock: Clock) -> None:

@@ -20,7 +20,7 @@ from hpc_elastic.record.node_faults import Blamed, node_faults
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.settings.table import in_force
 from hpc_elastic.settings.values import parse_nodes
-from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client import parse
 from hpc_elastic.slurm.client.answers import features_of, taken_away
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.nodes import ledger_rules
@@ -225,7 +225,7 @@ def hosts(text: str | None) -> tuple[str, ...]:
     if text is None or text in _NOTHING or "/" in text:
         return ()
     try:
-        return hostlist.expand(text)
+        return parse.expand(text)
     except InputError:
         return ()
 

@@ -20,7 +20,7 @@ from hpc_elastic.record.journal import Cause, DrainRequested, Role, SizeWanted, 
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.record.state import RunState
 from hpc_elastic.settings.values import NodeRange, parse_nodes
-from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client import parse
 from hpc_elastic.slurm.client.answers import ListedNode, SlurmTask, arrays_of, features_of, gpus_in
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, is_array, read_run, tasks_of
@@ -315,7 +315,7 @@ def room_of(
         tasks: whether each node of the run is a job of its own, so that a host may hold several.
     """
     gpus, features = gpus_in(f"gpu:{spec.get('gpus_per_node') or 0}"), features_of(spec.get("constraint"))
-    never = hostlist.expand(spec["exclude"]) if spec.get("exclude") else ()
+    never = parse.expand(spec["exclude"]) if spec.get("exclude") else ()
     fits = [
         node
         for node in nodes

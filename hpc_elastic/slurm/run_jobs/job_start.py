@@ -130,11 +130,6 @@ def with_own_submission(
 def require_run_of(start: Start, clock: Clock, say: Say) -> None:
     """Check that the run of a start is there; nothing that was lost is made again.
 
-    Args:
-        start: it.
-        clock: paces the looks.
-        say: prints a line.
-
     Raises:
         TakenOverError: another directory is in the place of the run's, or others can write to it.
         RunDirError: the run directory is gone, or was never made.

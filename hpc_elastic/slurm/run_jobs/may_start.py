@@ -74,11 +74,6 @@ def refuse_running_elsewhere(paths: RunPaths, state: RunState, job_ref: str) -> 
     Slurm is asked only if another job has begun the newest epoch and has not left it. Without an
     answer of Slurm the run is resumed.
 
-    Args:
-        paths: the run.
-        state: how it stands.
-        job_ref: this process's job.
-
     Raises:
         RunDirError: the other job is active.
     """

@@ -171,12 +171,5 @@ class TaskWatch(JobWatch):
 
 
 def watch_task(paths: RunPaths, slurm: SlurmEnv, options: WatchOptions, loop: Loop) -> TaskWatch:
-    """Return the source of Slurm's news for the agent of one task of an array.
-
-    Args:
-        paths: the run.
-        slurm: Slurm's facts for the agent's process.
-        options: of the watch.
-        loop: the agent's.
-    """
+    """Return the source of Slurm's news for the agent of one task of an array."""
     return TaskWatch(paths, slurm, options, Slurm(query_timeout_s=ASK_TIMEOUT_S), loop)

@@ -90,15 +90,7 @@ class WatchOptions(NamedTuple):
 
 
 class JobWatch:
-    """Listens to Slurm for one agent.
-
-    Args:
-        place: the job.
-        options: of the watch.
-        slurm: Slurm's commands, which may be missing.
-        clock: paces the questions.
-        loop: the agent's.
-    """
+    """Listens to Slurm for one agent."""
 
     is_below_slurm = True
 
@@ -438,13 +430,6 @@ def _limit_text(left_s: float) -> str:
 
 
 def watch_job(paths: RunPaths, slurm: SlurmEnv, options: WatchOptions, loop: Loop) -> JobWatch:
-    """Return the source of Slurm's news for an agent.
-
-    Args:
-        paths: the run.
-        slurm: Slurm's facts for the agent's process.
-        options: of the watch.
-        loop: the agent's.
-    """
+    """Return the source of Slurm's news for an agent."""
     asked = Slurm(query_timeout_s=ASK_TIMEOUT_S)
     return JobWatch(place_of(paths, slurm), options, asked, SystemClock(), loop)

@@ -16,13 +16,13 @@ def open_round_store(root: str, scope: str, timeout: float | None = None) -> Any
         scope: the purpose of the store; stores with different scopes share nothing.
         timeout: how long a read waits for its key [s]; the store's own default if not given.
     """
-    from hpc_elastic.store.kv.of_run import open_scope  # noqa: PLC0415 - the agent does without
+    from hpc_elastic.store.kv.store import open_scope  # noqa: PLC0415 - the agent does without
 
     return open_scope(root, scope) if timeout is None else open_scope(root, scope, timeout=timeout)
 
 
 def with_prefix(prefix: str, store: Any) -> Any:
     """Return a part of a store in which all keys begin with a prefix."""
-    from hpc_elastic.store.kv.of_run import PrefixStore  # noqa: PLC0415 - the agent does without
+    from hpc_elastic.store.kv.store import PrefixStore  # noqa: PLC0415 - the agent does without
 
     return PrefixStore(prefix, store)

@@ -63,13 +63,7 @@ Change = Callable[[bytes | None], ChangeWish | None]  # from the value (None: ab
 
 
 class Versions:
-    """One client's knowledge of the keys in a directory, and its writes.
-
-    Args:
-        store: where everything is kept.
-        directory: the directory in it.
-        place: names the directory in messages.
-    """
+    """One client's knowledge of the keys in a directory, and its writes."""
 
     def __init__(self, store: Store, directory: str, place: str) -> None:
         self._store = store

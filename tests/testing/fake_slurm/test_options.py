@@ -124,7 +124,7 @@ def test_an_unknown_value_is_refused() -> None:
     ],
 )
 def test_host_lists_are_compressed(names: tuple[str, ...], text: str) -> None:
-    """The way back is `hpc_elastic.slurm.client.hostlist`."""
+    """The way back is `hpc_elastic.slurm.client.parse`."""
     assert text == job_environ.compress(names)
 
 

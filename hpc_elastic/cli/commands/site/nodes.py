@@ -11,7 +11,7 @@ from hpc_elastic.errors import InputError, SlurmError
 from hpc_elastic.ids import RUNS_FOLDER, Env
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import absence_of
-from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client import parse
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.nodes.ledger_rules import RULES, NodeStanding, standings
 from hpc_elastic.store.node_events import Fault, NodeEvent
@@ -91,7 +91,7 @@ def _change(place: str, words: list[str], reason: str) -> int:
             where="nodes",
             fix="hpc-elastic nodes forgive HOST, or hpc-elastic nodes suspect HOST --reason TEXT",
         )
-    hosts = [host for text in texts for host in hostlist.expand(text)]
+    hosts = [host for text in texts for host in parse.expand(text)]
     if not hosts:
         raise InputError("no node is named", where=f"nodes {action}", fix=f"hpc-elastic nodes {action} HOST")
     if any("/" in host or host != host.strip() for host in hosts):
@@ -139,7 +139,7 @@ def _left_out() -> dict[str, list[str]]:
     except SlurmError:
         return found
     for job_id, names in excluded.items():
-        for host in hostlist.expand(names):
+        for host in parse.expand(names):
             found.setdefault(host, []).append(job_id)
     return found
 

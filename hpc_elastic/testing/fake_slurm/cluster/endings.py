@@ -63,13 +63,7 @@ def start(turn: Turn, job: Job, shares: Mapping[str, Share]) -> None:
 
 
 def script_ended(turn: Turn, place: Place, status: int) -> None:
-    """Take notice that a batch script has ended.
-
-    Args:
-        turn: this turn.
-        place: where it ran.
-        status: its wait status.
-    """
+    """Take notice that a batch script has ended."""
     job = turn.world.jobs.get(place.job)
     if job is None or place not in job.live:
         return None

@@ -100,14 +100,7 @@ def _live(job: Job, step: Step) -> list[Place]:
 
 
 def task_ended(turn: Turn, place: Place, rank: int, status: int) -> None:
-    """Take notice of the end of a task.
-
-    Args:
-        turn: this turn.
-        place: where it ran.
-        rank: its number in the step.
-        status: its wait status.
-    """
+    """Take notice of the end of a task."""
     job = turn.world.jobs.get(place.job)
     step = None if job is None or job.start != place.start else job.step(place.step)
     if job is None or step is None:

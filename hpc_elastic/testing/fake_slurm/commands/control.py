@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpc_elastic.clock import wall_of
-from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client import parse
 from hpc_elastic.testing.fake_slurm.cluster import endings, job_environ, schedule, steps
 from hpc_elastic.testing.fake_slurm.cluster.endings import ReachNode, Turn
 from hpc_elastic.testing.fake_slurm.cluster.model import BATCH, Job, State
@@ -47,16 +47,16 @@ def _show(turn: Turn, call: Call, words: list[str], *, one: bool) -> Reply:
     world = turn.world
     what, name = (*words, "", "")[:2]
     if what == "hostnames":
-        return Reply("".join(f"{host}\n" for host in hostlist.expand(name)))
+        return Reply("".join(f"{host}\n" for host in parse.expand(name)))
     if what in ("hostlist", "hostlistsorted"):
-        return Reply(f"{job_environ.compress(hostlist.expand(name))}\n")
+        return Reply(f"{job_environ.compress(parse.expand(name))}\n")
     if what == "config":
         return Reply(shown.config_text(world))
     if what.startswith("job"):
         jobs = list(world.jobs.values()) if not name else _jobs(turn, name, "slurm_load_jobs error: ")
         lines = [shown.job_line(job, call.user, turn.now) for job in jobs]
     elif what.startswith("node"):
-        names = hostlist.expand(name) if name else tuple(world.nodes)
+        names = parse.expand(name) if name else tuple(world.nodes)
         missing = [host for host in names if host not in world.nodes]
         if missing:
             return Reply(f"Node {missing[0]} not found\n", code=1)
@@ -152,7 +152,7 @@ def _update_job(turn: Turn, job: Job, field: str, value: str) -> str:
     if field in ("starttime", "endtime"):
         return (_start_at if field == "starttime" else _end_at)(turn, job, value)
     if field in ("numnodes", "nodelist") and job.state is State.RUNNING:
-        nodes = job.nodes[: int(value)] if field == "numnodes" else hostlist.expand(value)
+        nodes = job.nodes[: int(value)] if field == "numnodes" else parse.expand(value)
         if field == "numnodes" and int(value) > len(job.nodes):
             return "Requested operation not supported on this system"
         return schedule.shrink(turn, job, nodes)
@@ -171,8 +171,8 @@ def _update_job(turn: Turn, job: Job, field: str, value: str) -> str:
 
 
 _CHANGES: Mapping[str, Callable[[str], dict[str, Any]]] = {
-    "excnodelist": lambda value: {"exclude": hostlist.expand(value)},
-    "reqnodelist": lambda value: {"nodelist": hostlist.expand(value)},
+    "excnodelist": lambda value: {"exclude": parse.expand(value)},
+    "reqnodelist": lambda value: {"nodelist": parse.expand(value)},
     "requeue": lambda value: {"requeue": value != "0"},
     "comment": lambda value: {"comment": value},
     "name": lambda value: {"name": value},
@@ -215,7 +215,7 @@ def _start_at(turn: Turn, job: Job, value: str) -> str:
 
 def _update_nodes(turn: Turn, fields: Mapping[str, str]) -> Reply:
     state, reason = fields.get("state", "").lower(), fields.get("reason", "")
-    for name in hostlist.expand(fields["nodename"]):
+    for name in parse.expand(fields["nodename"]):
         if name not in turn.world.nodes:
             raise Refusal("slurm_update error: Invalid node name specified\n")
         if state in ("drain", "down") and not reason:

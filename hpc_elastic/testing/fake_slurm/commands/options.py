@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client import parse
 from hpc_elastic.testing.fake_slurm.cluster import schedule
 from hpc_elastic.testing.fake_slurm.cluster.endings import Turn
 from hpc_elastic.testing.fake_slurm.cluster.model import Job, JobRequest, Warning_, World
@@ -301,8 +301,8 @@ def request(options: Mapping[str, str], base: JobRequest) -> JobRequest:
         directory=options.get("chdir", base.submit_directory),
         comment=options.get("comment", ""),
         dependency=options.get("dependency", ""),
-        nodelist=hostlist.expand(options.get("nodelist", "")),
-        exclude=hostlist.expand(options.get("exclude", "")),
+        nodelist=parse.expand(options.get("nodelist", "")),
+        exclude=parse.expand(options.get("exclude", "")),
         begin_s=_begin(options.get("begin", "")),
         array=tasks,
         throttle=throttle,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client import parse
 from hpc_elastic.testing.fake_slurm.cluster import endings, job_environ
 from hpc_elastic.testing.fake_slurm.cluster.endings import Turn
 from hpc_elastic.testing.fake_slurm.cluster.model import (
@@ -404,7 +404,7 @@ def _in_state(job: Job, flags: Mapping[str, str]) -> bool:
 def _is_wanted(job: Job, flags: Mapping[str, str]) -> bool:
     right_name = flags.get("name", job.request.name) == job.request.name
     right_partition = flags.get("partition", job.request.partition) == job.request.partition
-    nodes = set(hostlist.expand(flags.get("nodelist", "")))
+    nodes = set(parse.expand(flags.get("nodelist", "")))
     right_node = not nodes or (job.state.holds_nodes and bool(nodes & set(job.nodes)))
     return right_name and right_partition and right_node
 
@@ -469,7 +469,7 @@ def sinfo(turn: Turn, call: Call) -> Answer:
         raise Refusal("sinfo: error: the fake Slurm has no --json\n")
     form = flags.get("format", SINFO_DEFAULT)
     each = "N" in flags or "Node" in flags
-    names = hostlist.expand(flags["nodes"]) if "nodes" in flags else tuple(turn.world.nodes)
+    names = parse.expand(flags["nodes"]) if "nodes" in flags else tuple(turn.world.nodes)
     partitions = [name for name in turn.world.partitions if flags.get("partition", name) == name]
     states = set(filter(None, flags.get("states", "").lower().split(",")))
     groups: dict[str, list[str]] = {}

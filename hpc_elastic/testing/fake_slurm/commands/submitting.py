@@ -6,7 +6,7 @@ import os.path
 from collections.abc import Callable, Mapping
 
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client import parse
 from hpc_elastic.testing.fake_slurm.cluster import job_environ, schedule
 from hpc_elastic.testing.fake_slurm.cluster.endings import Turn
 from hpc_elastic.testing.fake_slurm.cluster.model import Job, JobRequest, World
@@ -244,8 +244,8 @@ def _step(job: Job, wishes: Mapping[str, str], environ: Mapping[str, str]) -> St
     return StepRequest(
         nodes=min(nodes, ntasks) if "nodes" not in wishes else nodes,
         ntasks=ntasks,
-        nodelist=hostlist.expand(wishes.get("nodelist", "")),
-        exclude=hostlist.expand(wishes.get("exclude", "")),
+        nodelist=parse.expand(wishes.get("nodelist", "")),
+        exclude=parse.expand(wishes.get("exclude", "")),
         no_kill="no-kill" in wishes,
         kill_on_bad_exit=kill in ("", "1", "yes", "true"),
         wait_s=float(wishes.get("wait") or 0),

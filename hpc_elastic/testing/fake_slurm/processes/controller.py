@@ -38,14 +38,7 @@ _LONGEST_S = 3600.0
 
 
 class Controller:
-    """Runs a fake Slurm until its parent is gone.
-
-    Args:
-        directory: where its files are.
-        server: listens for calls.
-        settings: the cluster.
-        clock: time and its passing.
-    """
+    """Runs a fake Slurm until its parent is gone."""
 
     def __init__(self, directory: str, server: socket.socket, settings: Settings, clock: Clock) -> None:
         self.world = World.new(settings)

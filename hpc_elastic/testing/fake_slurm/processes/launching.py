@@ -200,13 +200,7 @@ class Connection:
 
 
 class Daemon:
-    """A step daemon as the controller sees it.
-
-    Args:
-        place: where it stands.
-        pid: its process.
-        channel: the connection to it.
-    """
+    """A step daemon as the controller sees it."""
 
     def __init__(self, place: Place, pid: int, channel: socket.socket) -> None:
         self.place = place
