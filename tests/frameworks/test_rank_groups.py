@@ -24,7 +24,7 @@ def test_a_single_process_tells_itself() -> None:
     ranks = rank_groups(load_torch(), {})
     assert (0, 1, None, None, None) == (ranks.rank, ranks.size, *ranks[3:])
     assert 5 == ranks.told(5)
-    assert [[6]] * 3 == [ranks.all_told(6), ranks.each_told(6), ranks.sizes_told(6)]
+    assert [[6]] * 2 == [ranks.all_told(6), ranks.each_told(6)]
     assert [1.5, -2.0] == ranks.greatest([1.5, -2.0])
     ranks.rest()
 
@@ -47,12 +47,11 @@ def test_ranks_hear_what_others_tell() -> None:
             ranks.told(f"of {rank}", by=2),
             ranks.all_told(rank * 10),
             ranks.each_told(rank),
-            ranks.sizes_told(rank),
             ranks.greatest([float(rank), -float(rank)]),
         ]
 
     for rank, heard in enumerate(on_ranks(3, ask)):
-        assert ["of 0", "of 2", [0, 10, 20], [rank], [0, 1, 2], [2.0, 0.0]] == heard
+        assert ["of 0", "of 2", [0, 10, 20], [rank], [2.0, 0.0]] == heard
 
 
 class Threads:

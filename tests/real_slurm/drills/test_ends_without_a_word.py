@@ -6,7 +6,7 @@ import pytest
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.record.journal import Budget, Cause, Decision, EpochStarted, Requeued, RoundFormed
-from hpc_elastic.slurm.client import hostlist
+from hpc_elastic.slurm.client import parse
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.drills.conftest import Tell
 from tests.real_slurm.jobs import SLOW, USER, Run, installed_for_users, plain, submit
@@ -37,7 +37,7 @@ def test_a_node_that_is_lost_again_and_again_spends_its_budget(
     run = submit(cluster, (*ONE, *LOST_OFTEN), plain(cluster, *SLOW, steps=4000))
     for start in range(2):
         wait_for_moment(cluster, run, moment, start)
-        nodes = hostlist.expand(run.job()["NodeList"])
+        nodes = parse.expand(run.job()["NodeList"])
         for node in nodes:
             cluster.crash(node)
         after = str(start + 1)
@@ -76,7 +76,7 @@ def test_a_killed_script_is_handed_back(cluster: Cluster, tell: Tell, moment: st
     """By an agent, once, and the run is done."""
     run = submit(cluster, (*ONE, "--nodes", nodes), plain(cluster, *SLOW, steps=300))
     wait_for_moment(cluster, run, moment)
-    host = hostlist.expand(run.job()["NodeList"])[0]
+    host = parse.expand(run.job()["NodeList"])[0]
     cluster.execute(host, "pkill", "-KILL", "-f", f"job{int(run.job_id):05d}/slurm_script")
     run.wait(lambda state: state.requeues == 1, "the requeue", 120)
     ending = run.wait_ending(150).ending
