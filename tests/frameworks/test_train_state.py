@@ -14,7 +14,7 @@ import pytest
 from hpc_elastic.errors import InputError
 
 torch: Any = pytest.importorskip("torch")
-from hpc_elastic.frameworks.torch import Checkpoints  # noqa: E402
+from hpc_elastic.frameworks.torch.checkpoints import Checkpoints  # noqa: E402
 from hpc_elastic.frameworks.torch.pace import FIRST_S  # noqa: E402
 from hpc_elastic.frameworks.torch.rank_groups import digests  # noqa: E402
 from hpc_elastic.frameworks.torch.train_state import TrainState, load_torch  # noqa: E402

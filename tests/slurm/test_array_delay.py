@@ -73,10 +73,20 @@ def test_who_waits_for_something_else_goes_on_waiting(fields: dict[str, str]) ->
     assert not is_delayed({**WAITS, **fields})
 
 
+def test_a_delay_of_slurms_own_has_a_limit() -> None:
+    """A later start is the wish of a user."""
+    assert is_delayed({**WAITS, "EligibleTime": "2026-11-21T20:15:00"})
+    assert not is_delayed({**WAITS, "EligibleTime": "2026-11-21T20:15:01"})
+
+
 def test_only_tasks_that_come_back_are_started(paths: RunPaths) -> None:
     """Each by its own name, after one question for all."""
     others = (SlurmTask("7", 0, JobState.RUNNING, "n1"), SlurmTask("7", 2, JobState.PENDING, "", "Resources"))
-    slurm = Slurm(BACK, *others, **WAITS)
+    more = (
+        BACK._replace(number=3, state=JobState.COMPLETING),
+        BACK._replace(number=4, state=JobState.RUNNING),
+    )
+    slurm = Slurm(BACK, *others, *more, **WAITS)
     assert ["7_1"] == start_returned(paths, "7", slurm)
     assert ["update 7_1 StartTime=now+3"] == slurm.done
 
@@ -137,6 +147,17 @@ def test_looks_end_and_begin_anew() -> None:
     looks.close()
     looks.begin()
     assert not looked.acquire(blocking=False)
+
+
+def test_a_pause_ends_with_the_agent() -> None:
+    """Without one more look."""
+    looked: list[int] = []
+    looks, before = Looks(lambda: looked.append(1), (LIMIT_S,)), {*threading.enumerate()}
+    looks.begin()
+    (thread,) = {*threading.enumerate()} - before
+    looks.close()
+    thread.join(LIMIT_S / 2)
+    assert (False, []) == (thread.is_alive(), looked)
 
 
 def test_looks_that_are_under_way_begin_anew_in_the_same_thread() -> None:

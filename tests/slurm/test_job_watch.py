@@ -268,6 +268,17 @@ def test_a_grace_that_began_before_the_agent_is_told(
         assert (Cause.PREEMPTION, has_end) == (told.cause, told.until is not None)
 
 
+@pytest.mark.parametrize(("left_s", "until"), [(40.0, 1055.0), (0.0, 1015.0), (-3.0, 1015.0)])
+def test_a_grace_ends_when_slurm_kills(listen: Listen, left_s: float, until: float) -> None:
+    """KillWait after the end of the grace, less what is kept back; a grace that is over has ended now."""
+    clock = FakeClock(1000.0)
+    heard = listen(Answers(PREEMPTED, [left_s]), clock)
+    assert heard.watch._tell_grace()
+    told = heard.take()
+    assert told is not None
+    assert until == told.until
+
+
 class CountingClock(SystemClock):
     """A clock that counts how often it is read."""
 

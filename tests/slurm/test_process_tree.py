@@ -192,9 +192,12 @@ os.fork = refuse
 """
 
 
-@pytest.mark.parametrize(("fault", "told"), [("", "True True"), (NO_ROOM, "False True 0")])
+@pytest.mark.parametrize(("fault", "told"), [("", "True True 2"), (NO_ROOM, "False True 0")])
 def test_the_work_has_the_signals_of_its_caller(fault: str, told: str) -> None:
-    """Blocked are those that were, apart or, where there is no room for a process, in the same one."""
+    """Blocked are those that were, apart or, where there is no room for a process, in the same one.
+
+    Of descriptors it has two more: one by which it hears of the end of the other process, and one to tell.
+    """
     argv = [sys.executable, "-c", APART.format(fault=fault)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
     assert (5, told) == (done.returncode, done.stdout.strip()[: len(told)]), done.stderr
@@ -214,3 +217,28 @@ def test_signals_are_passed_on_where_the_kernel_has_no_descriptors_of_processes(
     finally:
         process.kill()
         process.communicate()
+
+
+LATE = """
+import os, sys
+from hpc_elastic.slurm.watch.process_tree import _leave
+life, living = os.pipe()
+told, telling = os.pipe()
+os.close(living)
+if os.fork() == 0:
+    os.close(told)
+    _leave(life, telling)
+    os.write(telling, b"goes on")
+    os._exit(0)
+os.close(telling)
+os.wait()
+print(os.read(told, 100))
+"""
+
+
+def test_the_work_does_not_begin_where_the_process_that_stays_is_gone_already() -> None:
+    """The kernel tells of an end alone that comes later."""
+    done = subprocess.run(
+        [sys.executable, "-c", LATE], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert "b''" == done.stdout.strip()
