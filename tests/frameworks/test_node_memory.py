@@ -144,6 +144,26 @@ def test_without_a_record_of_the_rounds_before_nothing_in_memory_counts(node: No
     assert TOKEN != (read_began(str(node.saved)) or first).token
 
 
+def test_a_state_in_memory_counts_where_the_newest_checkpoint_is_damaged(node: Node) -> None:
+    """The checkpoint's files are read only where they decide."""
+    began(node)
+    node.copy(0, 21)
+    looks: list[int] = []
+
+    def whole_step() -> int:
+        looks.append(1)
+        return 20
+
+    start = node.start(30)._replace(whole_step=whole_step)
+    state = memory(node).find(start)
+    assert state is not None
+    assert (21, [1]) == (state.step, looks)
+    began(node)
+    state = memory(node).find(start._replace(file_step=20))
+    assert state is not None
+    assert (21, [1]) == (state.step, looks)
+
+
 def test_a_damaged_copy_has_an_older_one_count(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     """It is told which one, and why."""
     began(node)
