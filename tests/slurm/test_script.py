@@ -413,9 +413,11 @@ def test_a_working_directory_that_is_gone_ends_the_start_and_says_so(node: Node)
 
 def test_a_further_job_of_a_submission_says_how_many_came_before(node: Node) -> None:
     """Its agents count their starts on from there."""
-    node.run([("", 0)], "2", "3", command=str(node.home / "program"), chain=4)
+    node.run([("", 0)] * 2, "2", "3", command=str(node.home / "program"), chain=4)
     assert ("2", "3") == tuple(node.worker["env"][f"HPC_ELASTIC_{name}"] for name in ("SUBMISSION", "LINK"))
-    (finish,) = [call["words"] for call in node.lines("calls") if call["words"][2] == "finish"]
+    begins, finish = [call["words"] for call in node.lines("calls") if call["words"][2] == "finish"]
+    assert "--begins" in begins
+    assert "--chain=4" in begins
     assert "--chain=4" in finish
     assert "#SBATCH --no-requeue --open-mode=append" in (node.home / "job.sbatch").read_text()
 
@@ -425,7 +427,7 @@ def test_a_sourced_file_is_not_given_the_scripts_own_words(node: Node) -> None:
     file = node.home / "vars.sh"
     file.write_text('export SEEN="$*"\nset -- x y z\n')
     command = str(node.home / "program")
-    assert 0 == node.run([("", 0)], "1", "2", "260", command=command, setup=[f"source {file}"])
+    assert 0 == node.run([("", 0)] * 2, "1", "2", "260", command=command, setup=[f"source {file}"])
     assert ("", "1", "2") == tuple(
         node.worker["env"][name] for name in ("SEEN", "HPC_ELASTIC_SUBMISSION", "HPC_ELASTIC_LINK")
     )
