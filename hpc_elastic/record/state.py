@@ -250,7 +250,8 @@ def _stop_still_wanted(state: RunState, entry: EpochStarted) -> DrainRequested |
     asked = state.drain
     is_job = entry.job_id == state.job_id or entry.epoch.link > state.epoch.link  # the next one of a chain
     is_next_start = is_job and entry.job_id != "" and entry.epoch.submission == state.epoch.submission
-    if asked is None or asked.cause is not Cause.STOP or state.drained is not None or not is_next_start:
+    is_done = state.drained is not None and state.drained.cause is Cause.STOP
+    if asked is None or asked.cause is not Cause.STOP or is_done or not is_next_start:
         return None
     return asked if asked.then is Then.LEAVE else None
 

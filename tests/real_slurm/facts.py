@@ -36,6 +36,10 @@ FACTS = {
         "Reason of a job whose batch script got SIGKILL",
         ("JobLaunchFailure", "JobLaunchFailure", "RaisedSignal:9(Killed)", "RaisedSignal:9(Killed)"),
     ),
+    "set down batch host": Fact(
+        "a job of several nodes whose batch host an administrator sets down is put back by",
+        ("its agents", "its agents", "its agents", "Slurm"),
+    ),
     "lost node": Fact(
         "state of a node that is lost to a job that runs on",
         ("down*", "down+not_responding", MIXED, MIXED),

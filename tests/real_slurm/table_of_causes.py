@@ -198,6 +198,7 @@ _SLURM = {
         _run(_LIMIT),
     ),
     "ending.a_spent_budget_holds_the_job_until_its_user_releases_it": (_RESUMED,),
+    "ending.a_job_that_slurm_has_put_back_does_not_start_for_a_failed_run": (_run(_PREEMPTED, ends=_FAILED),),
     "ending.the_same_failure_again_and_again_ends_the_run": (
         _run(_stop(Cause.CRASH, at=(0,), least=3, most=3), ends=_FAILED),
     ),

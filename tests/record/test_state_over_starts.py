@@ -36,6 +36,12 @@ def test_a_stop_between_two_jobs_of_a_chain_still_counts() -> None:
     assert not after(start(), formed(1), STOP, following._replace(job_id="")).leaving
 
 
+def test_a_stop_still_counts_after_a_start_that_was_left_for_another_reason() -> None:
+    """Nothing was started on its node, which has failed before."""
+    left = Drained(E0, Cause.NODE_LOSS, None, "unfit")
+    assert after(start(), formed(1), STOP, left, start(REQUEUED)).leaving
+
+
 def test_a_stop_that_was_carried_out_is_over() -> None:
     """Whoever starts the run again wants it to run."""
     assert not after(start(), formed(1), STOP, Drained(E0, Cause.STOP, 4, ""), start(REQUEUED)).leaving
