@@ -18,6 +18,7 @@ from hpc_elastic.account.stops import Stop, StopLog, silent_s
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.causes import FAILURES
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Decision,
     Drained,
@@ -33,7 +34,6 @@ from hpc_elastic.record.journal import (
     Role,
     RoundFormed,
     RunEnded,
-    Then,
 )
 from hpc_elastic.record.state import RunState, apply
 
@@ -378,7 +378,7 @@ class _Walk:
         if self._time is None:
             return
         self._pass(time)
-        if isinstance(entry, DrainRequested) and entry.then is Then.LEAVE:
+        if isinstance(entry, DrainRequested) and entry.then is AfterDrain.LEAVE:
             self._open(time, record, entry.cause, nodes=(entry.node,) if entry.node else ())
         self._stops.told_more(entry, after)
 

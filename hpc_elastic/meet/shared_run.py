@@ -15,6 +15,7 @@ from hpc_elastic.meet.rules import MeetingSettings, sizes_text
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import (
     NO_SIGNAL,
+    AfterDrain,
     Answer,
     Asked,
     Cause,
@@ -36,7 +37,6 @@ from hpc_elastic.record.journal import (
     RoundFormed,
     RunEnded,
     StopAgreed,
-    Then,
     WarningHeld,
     WorkerWord,
 )
@@ -478,7 +478,7 @@ class SharedRun:
     def report_paused(self, number: int) -> RunState:
         """End a round whose workers have all stopped so that the membership can change."""
         drain = self.state.drain
-        if drain is None or drain.then is Then.LEAVE or drain.cause is Cause.MEMBERSHIP:
+        if drain is None or drain.then is AfterDrain.LEAVE or drain.cause is Cause.MEMBERSHIP:
             return self.commit(RoundEnded(number, Cause.MEMBERSHIP, (), None, self._saved()))
         return self.commit(RoundEnded(number, drain.cause, (drain.node,), None, self._saved()))
 
@@ -490,7 +490,7 @@ class SharedRun:
     def request_drain(
         self,
         cause: Cause,
-        then: Then,
+        then: AfterDrain,
         detail: str = "",
         left_s: float | None = None,
         asked: Asked = NO_SIGNAL,
@@ -525,7 +525,7 @@ class SharedRun:
     def request_pause(self, number: int, detail: str) -> RunState:
         """Ask the members of a round to stop for another membership, unless it is over."""
         epoch = self.membership.epoch
-        pause = DrainRequested(Cause.MEMBERSHIP, self.node, Then.REJOIN, detail, epoch)
+        pause = DrainRequested(Cause.MEMBERSHIP, self.node, AfterDrain.REJOIN, detail, epoch)
         return self.commit(pause, only_if=_in_round(number))
 
     def agree_stop(self, number: int, step: int) -> RunState:

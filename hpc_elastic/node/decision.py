@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.causes import CAUSES
-from hpc_elastic.record.journal import Cause, DrainRequested, Epoch, Then, Verdict, WorkerWord
+from hpc_elastic.record.journal import AfterDrain, Cause, DrainRequested, Epoch, Verdict, WorkerWord
 from hpc_elastic.record.same_failure import lone_node, repeated_text
 from hpc_elastic.record.state import RunState
 from hpc_elastic.settings.setting import usual
@@ -151,7 +151,7 @@ def _in_the_round(facts: AgentFacts) -> Action:
         return Action.REPORT_CRASH if facts.state.leave_cause is None else Action.STOP_WORKERS
     if facts.everyone_succeeded and facts.group is Group.SUCCEEDED:
         return Action.REPORT_DONE
-    leaving = drain is not None and drain.then is Then.LEAVE
+    leaving = drain is not None and drain.then is AfterDrain.LEAVE
     if facts.lost and not leaving:
         return Action.REPORT_LOSS
     if drain is None:
@@ -162,9 +162,9 @@ def _in_the_round(facts: AgentFacts) -> Action:
 def _in_a_drain(facts: AgentFacts, drain: DrainRequested) -> Action:
     if not facts.group.is_gone:
         return Action.DRAIN
-    if facts.leaves_alone and drain.then is Then.REJOIN and not facts.everyone_stopped:
+    if facts.leaves_alone and drain.then is AfterDrain.REJOIN and not facts.everyone_stopped:
         return Action.LEAVE_ALONE
-    report = Action.REPORT_DRAINED if drain.then is Then.LEAVE else Action.REPORT_PAUSED
+    report = Action.REPORT_DRAINED if drain.then is AfterDrain.LEAVE else Action.REPORT_PAUSED
     return _when_all_stopped(facts, report)
 
 

@@ -40,7 +40,7 @@ from hpc_elastic.node.workers.local_group import LocalGroup
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.causes import CAUSES
 from hpc_elastic.record.checkpoints import is_half_saved
-from hpc_elastic.record.journal import Asked, Cause, NeverAsked, NodeUnfit, RoundFormed, Then
+from hpc_elastic.record.journal import AfterDrain, Asked, Cause, NeverAsked, NodeUnfit, RoundFormed
 from hpc_elastic.record.same_failure import head_of, repeated_text
 from hpc_elastic.record.state import RunState
 from hpc_elastic.store.files import list_names
@@ -443,7 +443,7 @@ class Leaving:
 
     def _too_few(self, reason: str, cause: Cause, missing: tuple[str, ...]) -> Outcome:
         self._parts.log.say(reason)
-        if self._parts.on_timeout is Then.LEAVE:
+        if self._parts.on_timeout is AfterDrain.LEAVE:
             self._signalled.insist(lambda: self._run.report_drained(cause, reason, missing))
         else:
             self._signalled.insist(lambda: self._reports.too_few(reason))
@@ -511,7 +511,7 @@ class Leaving:
         return any(node_id != self._run.membership.node_id for node_id in self._run.live_members(formed))
 
     def _end_for_wedge(self, outcome: Outcome) -> None:
-        if self._parts.on_timeout is Then.LEAVE:
+        if self._parts.on_timeout is AfterDrain.LEAVE:
             self._run.report_drained(Cause.AGENT_ERROR, outcome.reason)
         else:
             self._reports.wedged(outcome)
@@ -541,10 +541,10 @@ def stay_out(parts: AgentParts, reason: str, *, by_failures: bool = False) -> Ou
     def write() -> None:
         run.announce()
         state = run.commit(NodeUnfit(run.membership.epoch, run.node, reason, by_failures))
-        if parts.on_signal is Then.REJOIN:  # a job of its own, which gets another node
+        if parts.on_signal is AfterDrain.REJOIN:  # a job of its own, which gets another node
             run.report_left(Cause.NODE_LOSS, reason)
         too_few = _too_few_left(run, state)
-        if too_few and parts.on_timeout is Then.LEAVE:
+        if too_few and parts.on_timeout is AfterDrain.LEAVE:
             run.report_drained(Cause.NODE_LOSS, too_few)
 
     insist(write, parts, parts.clock.monotonic() + parts.times.exit_barrier)

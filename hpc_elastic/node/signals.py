@@ -22,7 +22,7 @@ from hpc_elastic.node.stop_rules import (
     heard,
     turn_to_ask_s,
 )
-from hpc_elastic.record.journal import Cause, DrainExplained, RoundFormed, Then
+from hpc_elastic.record.journal import AfterDrain, Cause, DrainExplained, RoundFormed
 from hpc_elastic.record.state import RunState
 from hpc_elastic.record.why_left import EarlyNotice, Notice
 
@@ -50,7 +50,7 @@ class EarlyWarning:
     def __init__(self, parts: AgentParts) -> None:
         self._parts = parts
         self._run: SharedRun = parts.rendezvous.run
-        self._is_alone = parts.on_signal is Then.REJOIN
+        self._is_alone = parts.on_signal is AfterDrain.REJOIN
         self._weighed: Warned | None = None
         self._held_since: float | None = None  # the time at which this node learned of a held warning [s]
         self._untold: tuple[int, EarlyNotice] | None = None  # round, and the notice to be recorded
@@ -167,7 +167,7 @@ class Signalled:
     @property
     def leaves_alone(self) -> bool:
         """Whether only this node is asked to leave, and the others go on without it."""
-        return self._parts.on_signal is Then.REJOIN and self.wish.cause in ALONE
+        return self._parts.on_signal is AfterDrain.REJOIN and self.wish.cause in ALONE
 
     def note(self) -> None:
         """Latch the signals and notices; nothing is written for it here, so it cannot be held up."""
@@ -280,9 +280,9 @@ class Signalled:
         cause, state = self.wish.cause, self._run.state
         if cause is None:
             return
-        is_asked = state.drain is not None and (state.drain.then is Then.LEAVE or self.leaves_alone)
+        is_asked = state.drain is not None and (state.drain.then is AfterDrain.LEAVE or self.leaves_alone)
         if not is_asked and not state.leaving:
-            then = Then.REJOIN if self.leaves_alone else Then.LEAVE
+            then = AfterDrain.REJOIN if self.leaves_alone else AfterDrain.LEAVE
             known = self.wish.deadline if self.wish.is_known else None
             left_s = None if known is None else max(0.0, known - self._parts.clock.monotonic())
             asked = self.wish.asked

@@ -44,7 +44,7 @@ class Cause(str, Enum):
     UNKNOWN = "unknown"  # neither a record nor Slurm tells why
 
 
-class Then(str, Enum):
+class AfterDrain(str, Enum):
     """The nodes' act after a drain."""
 
     LEAVE = "leave"
@@ -231,7 +231,7 @@ class DrainRequested(NamedTuple):
 
     cause: Cause
     node: str  # whose agent or batch script asks; empty: a command of the user
-    then: Then
+    then: AfterDrain
     detail: Prose  # for people: the origin, if it is no signal
     epoch: Epoch | None = None  # the start whose agent asks; None: whichever is current
     left_s: float | None = None  # how long workers have from now on [s]; None: by the agents' flags

@@ -13,6 +13,7 @@ from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.array_task import start_of
 from hpc_elastic.record.causes import CALLED_AWAY, FAILURES
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Drained,
     DrillBegan,
@@ -30,7 +31,6 @@ from hpc_elastic.record.journal import (
     Role,
     RoundEnded,
     RoundFormed,
-    Then,
     bad_node,
 )
 from hpc_elastic.record.same_failure import is_early, signature
@@ -267,7 +267,7 @@ def slow_text(entry: NodeSlow) -> str:
 def _not_called_away(state: RunState, nodes: Iterable[str]) -> list[str]:
     """Return the nodes that Slurm had not wanted back, or set down: it is no fault of theirs that they go."""
     drain = state.drain
-    if drain is not None and drain.then is Then.LEAVE:  # the whole job was asked to go
+    if drain is not None and drain.then is AfterDrain.LEAVE:  # the whole job was asked to go
         return []
     gone = {one.node for one in state.round.members if one.node_id in state.left} if state.round else set()
     asker = None

@@ -13,6 +13,7 @@ from typing import Any
 
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Answer,
     Budget,
     Cause,
@@ -45,7 +46,6 @@ from hpc_elastic.record.journal import (
     SizeWanted,
     StopAgreed,
     TaskStopped,
-    Then,
     WarningHeld,
     bad_node,
 )
@@ -155,7 +155,7 @@ class RunState(RunFields):
 
         Without its batch host a Slurm job runs on, but no script ends or requeues it: its nodes leave.
         """
-        if self.drain is not None and self.drain.then is Then.LEAVE:
+        if self.drain is not None and self.drain.then is AfterDrain.LEAVE:
             return self.drain.cause
         is_gone = self.batch_host in self.lost and self.batch_host not in self.unfit
         return Cause.NODE_LOSS if is_gone else None
@@ -253,7 +253,7 @@ def _stop_still_wanted(state: RunState, entry: EpochStarted) -> DrainRequested |
     is_done = state.drained is not None and state.drained.cause is Cause.STOP
     if asked is None or asked.cause is not Cause.STOP or is_done or not is_next_start:
         return None
-    return asked if asked.then is Then.LEAVE else None
+    return asked if asked.then is AfterDrain.LEAVE else None
 
 
 def is_released(state: RunState, epoch: Epoch) -> bool:
@@ -321,7 +321,7 @@ def _ended(state: RunState, entry: RoundEnded) -> RunState:
     if running is None or running.number != entry.number or state.ending is not None:
         return state
     drain, told, lost = state.drain, entry, state.lost
-    leaver = (drain.cause, (drain.node,)) if drain is not None and drain.then is Then.REJOIN else None
+    leaver = (drain.cause, (drain.node,)) if drain is not None and drain.then is AfterDrain.REJOIN else None
     if (entry.cause, entry.nodes) != leaver:
         entry = _without_who_left(state, running, entry)
         lost = lost.union(entry.nodes) if entry.cause is Cause.NODE_LOSS else lost
@@ -339,7 +339,7 @@ def _over(state: RunState, running: RoundFormed, entry: RoundEnded) -> RunState:
     drain = state.drain
     counts = {**state.counts, entry.cause: state.counts.get(entry.cause, 0) + 1}
     progress = state.progress.saved(_step(entry.saved))
-    if drain is not None and drain.then is Then.REJOIN:
+    if drain is not None and drain.then is AfterDrain.REJOIN:
         began = running.checkpoint.step if running.checkpoint is not None else BEGINNING
         progress = progress.stopped(began, state.stop_step)
     repeated = _repeated(state, entry)
@@ -380,7 +380,7 @@ def _repeated(state: RunState, entry: RoundEnded) -> tuple[RoundEnded, ...]:
 def _drain(state: RunState, entry: DrainRequested) -> RunState:
     if state.leaving or _is_foreign(state, entry.epoch):
         return state
-    if entry.then is Then.REJOIN and (state.drain is not None or state.running is None):
+    if entry.then is AfterDrain.REJOIN and (state.drain is not None or state.running is None):
         return state
     return state._replace(drain=entry, explained=None)
 

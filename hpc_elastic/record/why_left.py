@@ -9,6 +9,7 @@ from __future__ import annotations
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Answer,
     Asked,
     Cause,
@@ -18,7 +19,6 @@ from hpc_elastic.record.journal import (
     NodeLeft,
     Requeued,
     RunEnded,
-    Then,
 )
 from hpc_elastic.record.state import RunState
 
@@ -142,7 +142,7 @@ def drain_cause(state: RunState) -> Cause | None:
     """Return why this start is being left, None without a request."""
     if state.drained is not None:
         return state.drained.cause
-    if state.drain is not None and state.drain.then is Then.LEAVE:
+    if state.drain is not None and state.drain.then is AfterDrain.LEAVE:
         return state.drain.cause
     return None
 

@@ -15,6 +15,7 @@ from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.causes import CAUSES
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Decision,
     Drained,
@@ -45,7 +46,6 @@ from hpc_elastic.record.journal import (
     StopAgreed,
     StopKind,
     TaskStopped,
-    Then,
     WarningHeld,
 )
 from hpc_elastic.record.node_faults import slow_text
@@ -273,7 +273,7 @@ def left_text(cause: Cause, state: RunState) -> str:
 def cause_text(cause: Cause, state: RunState) -> str:
     """Return why a round ends, in a state that still knows the request."""
     drain = state.drain
-    if drain is None or drain.then is not Then.REJOIN or drain.cause is not cause:
+    if drain is None or drain.then is not AfterDrain.REJOIN or drain.cause is not cause:
         return who_asked(state, cause).text or CAUSES[cause].clause
     if cause is not Cause.MEMBERSHIP:
         return f"{drain.node} leaves ({_signal_text(drain)})"
@@ -292,9 +292,9 @@ def _signal_text(entry: DrainRequested | NodeLeft) -> str:
 
 
 def _drain_asked(entry: DrainRequested, _before: RunState, _span_s: float | None) -> str:
-    if entry.then is Then.REJOIN and entry.cause is not Cause.MEMBERSHIP:
+    if entry.then is AfterDrain.REJOIN and entry.cause is not Cause.MEMBERSHIP:
         return f"{entry.node} is to leave, the others go on: {_signal_text(entry)}"
-    if entry.then is Then.REJOIN:
+    if entry.then is AfterDrain.REJOIN:
         return f"pause asked for: {entry.detail or CAUSES[entry.cause].clause}"
     on = f" on {entry.node}" if entry.node else ""
     told = asked_text(entry)

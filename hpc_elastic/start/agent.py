@@ -34,7 +34,7 @@ from hpc_elastic.node.spec import WorkerSpec
 from hpc_elastic.node.workers.local_group import Command
 from hpc_elastic.node.workers.worker_env import RunEnv
 from hpc_elastic.processes.guard import Guard
-from hpc_elastic.record.journal import Then
+from hpc_elastic.record.journal import AfterDrain
 from hpc_elastic.record.run_directory import prepare_run_dir
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.run_jobs.may_start import admit, ended_text
@@ -351,8 +351,8 @@ def _build(
         scratch=context.scratch,
         times=options.times,
         signals=options.signals,
-        on_timeout=Then.LEAVE if context.below_slurm else Then.REJOIN,
-        on_signal=Then.REJOIN if context.is_task else Then.LEAVE,
+        on_timeout=AfterDrain.LEAVE if context.below_slurm else AfterDrain.REJOIN,
+        on_signal=AfterDrain.REJOIN if context.is_task else AfterDrain.LEAVE,
         services=services_for(around),
         telemetry=telemetry_for(around),
         notices=context.notices,

@@ -211,11 +211,11 @@ def _world_size(paths: RunPaths) -> int:
 
 def _drain(paths: RunPaths) -> None:
     """Ask all agents to have their workers save and stop, and wait for that."""
-    from hpc_elastic.record.journal import Cause, DrainRequested, Then  # noqa: PLC0415 - rare
+    from hpc_elastic.record.journal import AfterDrain, Cause, DrainRequested  # noqa: PLC0415 - rare
     from hpc_elastic.record.run_log import open_log  # noqa: PLC0415 - rare
 
     clock, log = SystemClock(), open_log(paths, os.uname().nodename)
-    asked = DrainRequested(Cause.PREEMPTION, os.uname().nodename, Then.LEAVE, "submitit's signal")
+    asked = DrainRequested(Cause.PREEMPTION, os.uname().nodename, AfterDrain.LEAVE, "submitit's signal")
     state = log.commit(lambda now: asked if now.running is not None else None)
     give_up_at = clock.monotonic() + _DRAIN_S
     while state.running is not None and state.drained is None and state.ending is None:

@@ -10,6 +10,7 @@ from hpc_elastic.node.setup import hang_times
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import checkpoints, journal
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Answer,
     Asked,
     Budget,
@@ -46,7 +47,6 @@ from hpc_elastic.record.journal import (
     StopAgreed,
     StopKind,
     TaskStopped,
-    Then,
     WarningHeld,
 )
 from hpc_elastic.slurm.client.deadlines import Site
@@ -81,7 +81,7 @@ _CRASHED = (
 )
 _REQUEUED = (
     *_CRASHED,
-    DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "SIGTERM", E0, 30.0),
+    DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.LEAVE, "SIGTERM", E0, 30.0),
     DrainExplained(E0, Cause.PREEMPTION, "preempted, with grace", 25.0),
     StopAgreed(2, 12),
     NeverAsked(2),
@@ -111,7 +111,7 @@ _STORIES: Mapping[str, Sequence[Entry]] = {
         *_REQUEUED,
         RunEnded(Decision.HELD, 75, "spent", None, E1, Budget.PREEMPTIONS),
     ),
-    "stopping": (*_START, DrainRequested(Cause.STOP, "", Then.LEAVE, "stop", E0)),
+    "stopping": (*_START, DrainRequested(Cause.STOP, "", AfterDrain.LEAVE, "stop", E0)),
     "done": (*_START, RunEnded(Decision.DONE, 0, "all workers succeeded", None, E0)),
     "empty": (),
 }

@@ -9,6 +9,7 @@ from hpc_elastic.account.facts import Doing, WorkFact, encode_fact, parse_facts
 from hpc_elastic.account.in_order import SubmitTime
 from hpc_elastic.account.spans import History
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Decision,
     Drained,
@@ -24,7 +25,6 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
     RunEnded,
-    Then,
 )
 from tests.account.reference import Told
 
@@ -161,7 +161,7 @@ class Simulated:
             self.told.append(Told(self._now, "vanished"))
             return
         if how == "drain":
-            self._write(DrainRequested(Cause.PREEMPTION, members[0], Then.LEAVE, "", epoch), members[0])
+            self._write(DrainRequested(Cause.PREEMPTION, members[0], AfterDrain.LEAVE, "", epoch), members[0])
             self._tell("drain_begin")
             self._pass(0.5, 20)
             self._fact(members, Doing.GONE, self._last_saving_s)

@@ -9,6 +9,7 @@ from hpc_elastic.account.facts import Doing, NodeUse, RunUse, WorkFact, encode_f
 from hpc_elastic.account.in_order import SubmitTime
 from hpc_elastic.account.spans import Bucket, History
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Answer,
     Asked,
     Cause,
@@ -28,7 +29,6 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
     RunEnded,
-    Then,
 )
 from hpc_elastic.report.explain.words import use_text
 
@@ -365,7 +365,7 @@ def test_a_signal_that_no_slurm_sent_is_named() -> None:
     records = _records(
         (100.0, EpochStarted(FIRST, "7", ("a",))),
         (110.0, _round(1, FIRST)),
-        (150.0, DrainRequested(Cause.PREEMPTION, "a", Then.LEAVE, "", FIRST, asked=asked)),
+        (150.0, DrainRequested(Cause.PREEMPTION, "a", AfterDrain.LEAVE, "", FIRST, asked=asked)),
         (160.0, Drained(FIRST, Cause.PREEMPTION, None, "", asked=asked)),
     )
     (stop,) = account_of(History(records)).stops

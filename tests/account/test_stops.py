@@ -11,6 +11,7 @@ from hpc_elastic.account.facts import Doing, WorkFact
 from hpc_elastic.account.spans import History
 from hpc_elastic.account.stops import Stop
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Answer,
     Asked,
     Cause,
@@ -35,7 +36,6 @@ from hpc_elastic.record.journal import (
     RoundFormed,
     RunEnded,
     SetupFailure,
-    Then,
 )
 from hpc_elastic.report.explain.facts import StopFact
 from hpc_elastic.report.explain.words import cause_of
@@ -46,7 +46,7 @@ STARTED = EpochStarted(EPOCH, "7", NODES, "n1")
 MEMBERS = tuple(Member(f"{name}.1", name, 1) for name in NODES)
 FIRST = RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)
 SIGTERM = Asked("SIGTERM")
-LEAVE = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "", EPOCH, asked=SIGTERM)
+LEAVE = DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.LEAVE, "", EPOCH, asked=SIGTERM)
 ELASTIC = EpochStarted(EPOCH, "7", NODES)  # of an array, which has no batch host
 
 
@@ -181,11 +181,11 @@ def test_each_node_of_an_array_that_was_called_away_is_named_with_its_reason() -
         NodeLeft(EPOCH, "n2.1", "n2", Cause.REQUEUE),
         NodeLeft(EPOCH, "n3.1", "n3", Cause.PREEMPTION, asked=Asked("SIGTERM", Answer.DENIES)),
     ]
-    wish = DrainRequested(Cause.REQUEUE, "n2", Then.REJOIN, "", EPOCH)
+    wish = DrainRequested(Cause.REQUEUE, "n2", AfterDrain.REJOIN, "", EPOCH)
     (stop,) = stops(ELASTIC, FIRST, wish, away[0], RoundEnded(1, Cause.REQUEUE, ("n2",), None), away[1])
     assert (Cause.REQUEUE, ("n2", "n3")) == (stop.cause, stop.nodes)
     assert "n2 left: the task was requeued by hand; n3 left: a SIGTERM that a user sent" == text(stop)
-    asked = DrainRequested(Cause.STOP, "", Then.LEAVE, "hpc-elastic stop")
+    asked = DrainRequested(Cause.STOP, "", AfterDrain.LEAVE, "hpc-elastic stop")
     (stop,) = stops(ELASTIC, FIRST, asked, away[0])
     assert ((), "stopped by the user") == (stop.leavers, text(stop))
 

@@ -10,6 +10,7 @@ import pytest
 from hpc_elastic.cli import app
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Drained,
     DrainRequested,
@@ -18,7 +19,6 @@ from hpc_elastic.record.journal import (
     MarkedCheckpoint,
     Requeued,
     StopAgreed,
-    Then,
 )
 from hpc_elastic.record.run_log import read_records
 from hpc_elastic.testing.waiting import wait_until
@@ -28,7 +28,7 @@ from tests.slurm.stand_in import FakeJob
 __all__ = ["job", "paths"]
 LATER = EPOCH._replace(restart=1)
 COMES_BACK = (
-    DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "SIGTERM"),
+    DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.LEAVE, "SIGTERM"),
     StopAgreed(1, 60),
     Drained(EPOCH, Cause.PREEMPTION, 60, "SIGTERM"),
     Requeued(EPOCH, Cause.PREEMPTION),

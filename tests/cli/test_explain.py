@@ -12,6 +12,7 @@ from hpc_elastic.cli import app
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import MarkName, WayBack, write_mark, write_way_back
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Decision,
     DrainRequested,
@@ -25,7 +26,6 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
     RunEnded,
-    Then,
 )
 from tests.cli.recorded_runs import (
     EPOCH,
@@ -291,7 +291,7 @@ def test_a_run_that_has_not_begun_is_explained(paths: RunPaths, capfd: pytest.Ca
 
 def test_a_run_that_its_user_stops_does_not_go_on(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
     """Its workers save and leave, as for a preemption, after which it would go on."""
-    wish = DrainRequested(Cause.STOP, "", Then.LEAVE, "hpc-elastic stop")
+    wish = DrainRequested(Cause.STOP, "", AfterDrain.LEAVE, "hpc-elastic stop")
     write(paths, (0.0, STARTED), (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)), (20.0, wish))
     write_facts(paths, (1, 15.0, 2, 1))
     write_mark(paths, MarkName(1, 1, 0, 1), None, 4)

@@ -16,6 +16,7 @@ from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import MarkName, write_mark
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Decision,
     Entry,
@@ -26,7 +27,6 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
     RunEnded,
-    Then,
 )
 from hpc_elastic.record.run_log import open_log, read_state
 from hpc_elastic.slurm.run_jobs import submissions
@@ -385,7 +385,7 @@ def test_scale_pauses_a_larger_round_and_is_kept(paths: RunPaths, capfd: pytest.
     state = read_state(paths)
     assert 1 == state.wanted
     assert state.drain is not None
-    assert Then.REJOIN is state.drain.then
+    assert AfterDrain.REJOIN is state.drain.then
     assert 0 == app.run(["timeline", "4711"])
     assert "1 node wanted (hpc-elastic scale), in place of 2" in capfd.readouterr().out
     assert 0 == app.run(["status", "4711"])

@@ -12,6 +12,7 @@ from hpc_elastic.cli import app
 from hpc_elastic.meet.member_names import MemberName, Phase
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Answer,
     Asked,
     Cause,
@@ -30,7 +31,6 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
     RunEnded,
-    Then,
 )
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.report.run_facts import next_steps
@@ -110,7 +110,7 @@ def test_the_timeline_of_a_job_that_was_cancelled_in_the_queue_says_so(  # noqa:
     if has_script:
         Path(paths.script).touch()
     by = Asked("SIGTERM", Answer.CONFIRMS, "preempted")
-    asked = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "", asked=by)
+    asked = DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.LEAVE, "", asked=by)
     drained = Drained(EPOCH, Cause.PREEMPTION, None, "", asked=by)
     told(paths, capfd, STARTED, ROUND, asked, drained, Requeued(EPOCH, Cause.PREEMPTION))
     assert 0 == app.run(["timeline", paths.root])
@@ -124,7 +124,7 @@ def test_an_array_that_was_cancelled_in_the_queue_waits_for_nothing(
     """All its tasks had left: status and timeline say so, and no node is waited for."""
     in_slurm(tmp_path, monkeypatch, JobState="CANCELLED")
     left = [NodeLeft(EPOCH, f"n{one}.1", f"n{one}", Cause.PREEMPTION, "SIGTERM") for one in (1, 2)]
-    asked = DrainRequested(Cause.PREEMPTION, "n1", Then.REJOIN, "")
+    asked = DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.REJOIN, "")
     ended = RoundEnded(1, Cause.PREEMPTION, ("n1",), None, None)
     started, spec = STARTED._replace(expected=()), dict[str, object](mode="array", nodes="2")
     out = told(paths, capfd, started, ROUND, asked, left[1], ended, left[0], spec=spec)

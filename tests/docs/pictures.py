@@ -31,6 +31,7 @@ from hpc_elastic.account.in_order import SubmitTime
 from hpc_elastic.account.spans import Bucket, History, Span, series_of
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Decision,
     Drained,
@@ -46,7 +47,6 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
     RunEnded,
-    Then,
 )
 from hpc_elastic.report.explain.page import _COLOURS as COLOURS
 from tests.browser.chromium import chromium
@@ -231,7 +231,7 @@ def run_on_eight_nodes(paths: RunPaths) -> None:
         (12000.0, NodeSlow(2, "node4", 30, 3.1, 2.1)),
         (16000.0, RoundEnded(2, Cause.CRASH, ("node3",), failure, 7000)),
         (16004.0, round_of(3, first, few, 7000)),
-        (26000.0, DrainRequested(Cause.PREEMPTION, "node1", Then.LEAVE, "")),
+        (26000.0, DrainRequested(Cause.PREEMPTION, "node1", AfterDrain.LEAVE, "")),
         (26060.0, Drained(first, Cause.PREEMPTION, 11800, "")),
         (26062.0, Requeued(first, Cause.PREEMPTION)),
         (29600.0, EpochStarted(second, "71002", names)),
@@ -272,7 +272,7 @@ def story() -> tuple[History, dict[float, str]]:
         (66.0, RoundFormed(1, first, members, "node1", 29400, None)),
         (200.0, RoundEnded(1, Cause.CRASH, ("node2",), None, 50)),
         (206.0, RoundFormed(2, first, members, "node1", 29400, MarkedCheckpoint(50, None))),
-        (400.0, DrainRequested(Cause.PREEMPTION, "node1", Then.LEAVE, "")),
+        (400.0, DrainRequested(Cause.PREEMPTION, "node1", AfterDrain.LEAVE, "")),
         (420.0, Drained(first, Cause.PREEMPTION, 200, "")),
         (421.0, Requeued(first, Cause.PREEMPTION)),
         (500.0, EpochStarted(second, "7", ("node1", "node2"))),

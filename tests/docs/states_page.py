@@ -19,6 +19,7 @@ from hpc_elastic.node.decision import Action, AgentFacts, Group
 from hpc_elastic.node.decision import decide as next_act
 from hpc_elastic.record.causes import CAUSES, CauseRow
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Budget,
     Cause,
     Decision,
@@ -34,7 +35,6 @@ from hpc_elastic.record.journal import (
     RoundFormed,
     RunEnded,
     StopAgreed,
-    Then,
 )
 from hpc_elastic.record.state import NO_EPOCH, RunState, apply
 from hpc_elastic.slurm.client.job_standing import JobFacts, Standing, job_facts, standing
@@ -123,8 +123,8 @@ def _entries(story: Story) -> Iterator[tuple[str, Entry]]:
     yield "`RoundFormed`", RoundFormed(number + 1, epoch, _MEMBERS, "n1", 1, None)
     for cause in (Cause.CRASH, Cause.HANG, Cause.NODE_LOSS, Cause.MEMBERSHIP):
         yield f"`RoundEnded` ({cause.value})", RoundEnded(number, cause, ("n1",), None)
-    for then in Then:
-        cause = Cause.PREEMPTION if then is Then.LEAVE else Cause.MEMBERSHIP
+    for then in AfterDrain:
+        cause = Cause.PREEMPTION if then is AfterDrain.LEAVE else Cause.MEMBERSHIP
         yield f"`DrainRequested` ({then.value})", DrainRequested(cause, "n1", then, "")
     yield "`StopAgreed`", StopAgreed(number, 5)
     for member in _MEMBERS:
@@ -251,8 +251,8 @@ def _situations() -> Mapping[str, RunState]:
         EpochStarted(_EPOCH, "7", ("n1", "n2")),
         RoundFormed(1, _EPOCH, _MEMBERS, "n1", 1, None),
     )
-    leave = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "")
-    rejoin = DrainRequested(Cause.MEMBERSHIP, "n1", Then.REJOIN, "")
+    leave = DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.LEAVE, "")
+    rejoin = DrainRequested(Cause.MEMBERSHIP, "n1", AfterDrain.REJOIN, "")
     return {
         "its round runs": _after(*began),
         "a pause is asked for": _after(*began, rejoin),
@@ -321,7 +321,7 @@ _JOBS: Mapping[str, JobFacts | None] = {
 def fates(*, is_task: bool) -> str:
     """Return what `finish` does with a job, or with a task of an array, by Slurm's word and the records."""
     began = (EpochStarted(_EPOCH, "7", ("n1", "n2")), RoundFormed(1, _EPOCH, _MEMBERS, "n1", 1, None))
-    leave = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "")
+    leave = DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.LEAVE, "")
     states = {
         "no record of an end": _after(*began),
         "drained": _after(*began, leave, Drained(_EPOCH, Cause.PREEMPTION, 5, "")),

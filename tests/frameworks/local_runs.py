@@ -12,7 +12,7 @@ from typing import Any
 
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record import checkpoints
-from hpc_elastic.record.journal import Cause, DrainRequested, RoundFormed, Then
+from hpc_elastic.record.journal import AfterDrain, Cause, DrainRequested, RoundFormed
 from hpc_elastic.record.run_log import open_log, read_records, read_state
 from hpc_elastic.record.state import RunState
 from hpc_elastic.testing.waiting import wait_until
@@ -93,7 +93,7 @@ class LocalRun:
 
     def ask_to_stop(self) -> None:
         """Ask for a stop now."""
-        asked = DrainRequested(Cause.STOP, "test", Then.LEAVE, "a test")
+        asked = DrainRequested(Cause.STOP, "test", AfterDrain.LEAVE, "a test")
         open_log(self.paths, "test").commit(lambda _: asked)
 
     def stopped(self) -> int:

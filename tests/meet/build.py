@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from hpc_elastic.meet.member_names import MemberName, Phase, Roster, Seen
 from hpc_elastic.meet.rules import Joining, MeetingSettings
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Decision,
     DrainRequested,
@@ -18,7 +19,6 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
     RunEnded,
-    Then,
 )
 from hpc_elastic.record.state import RunState, fold
 
@@ -60,7 +60,7 @@ def loss(number: int, *nodes: str) -> RoundEnded:
     return RoundEnded(number, Cause.NODE_LOSS, nodes, None)
 
 
-def drain(then: Then = Then.LEAVE, cause: Cause = Cause.PREEMPTION) -> DrainRequested:
+def drain(then: AfterDrain = AfterDrain.LEAVE, cause: Cause = Cause.PREEMPTION) -> DrainRequested:
     """Return a request to stop."""
     return DrainRequested(cause, "n1", then, "")
 

@@ -17,7 +17,7 @@ from hpc_elastic.meet.rules import (
     Waited,
     join,
 )
-from hpc_elastic.record.journal import Cause, Entry, Member, NodeLeft, RoundFormed, SizeWanted, Then
+from hpc_elastic.record.journal import AfterDrain, Cause, Entry, Member, NodeLeft, RoundFormed, SizeWanted
 from tests.meet.build import E0, after, drain, loss, start
 
 SETTINGS = MeetingSettings(min_nodes=1, max_nodes=3, last_call_timeout=30, lease=4, may_outgrow=True)
@@ -53,7 +53,7 @@ def left(one: str) -> NodeLeft:
     return NodeLeft(E0, one, one.partition(".")[0], Cause.PREEMPTION, "")
 
 
-PAUSED = (formed(1, A, B, C), drain(Then.REJOIN), left(B), loss(1))
+PAUSED = (formed(1, A, B, C), drain(AfterDrain.REJOIN), left(B), loss(1))
 
 
 def test_nobody_waits_for_a_node_that_has_left() -> None:
@@ -61,14 +61,14 @@ def test_nobody_waits_for_a_node_that_has_left() -> None:
     both = {"a": joins(A), "c": joins(C)}
     assert FormRound((A, C)) == step(A, PAUSED, **both)
     assert FormRound((A, C)) == step(A, PAUSED, **both, b=("n2.1@12_1-0-0", Phase.STOPPED, 1))
-    unknown = (formed(1, A, B, C), drain(Then.REJOIN), loss(1))
+    unknown = (formed(1, A, B, C), drain(AfterDrain.REJOIN), loss(1))
     assert isinstance(step(A, unknown, **both, b=("n2.1@12_1-0-0", Phase.STOPPED, 1)), Wait)
 
 
 def test_an_outdated_agent_stands_down_and_is_in_no_round() -> None:
     """Whatever it does and the newer one does."""
     seen = {"a": joins(A), "b": joins(B), "again": joins(B_AGAIN)}
-    entries = (formed(1, A, B), drain(Then.REJOIN), loss(1))
+    entries = (formed(1, A, B), drain(AfterDrain.REJOIN), loss(1))
     assert isinstance(step(B, entries, **seen), Fenced)
     assert FormRound((A, B_AGAIN)) == step(A, entries, **seen)
     assert isinstance(step(B, (formed(1, A, C),), b=joins(B), again=("x.1@12_1-0-1", Phase.LEFT, 1)), Fenced)
@@ -78,7 +78,9 @@ def test_a_task_that_was_started_anew_takes_its_old_agents_place() -> None:
     """Even in a full round, which has to end for it; another spare does not ask."""
     full = (formed(1, A, B, C),)
     assert isinstance(step(B_AGAIN, full, again=joins(B_AGAIN), b=runs(B)), AskToJoin)
-    assert isinstance(step(B_AGAIN, (*full, drain(Then.REJOIN)), again=joins(B_AGAIN), b=runs(B)), Spare)
+    assert isinstance(
+        step(B_AGAIN, (*full, drain(AfterDrain.REJOIN)), again=joins(B_AGAIN), b=runs(B)), Spare
+    )
     assert isinstance(step(D, full, d=joins(D)), Spare)
 
 
@@ -95,7 +97,7 @@ def test_spares_beyond_the_wanted_ones_are_dismissed() -> None:
 
 def test_nobody_is_dismissed_while_a_place_may_become_free() -> None:
     """A member is called away: whoever stands by may be needed."""
-    entries = (SizeWanted(0, 1, "", 0), formed(1, A), drain(Then.REJOIN))
+    entries = (SizeWanted(0, 1, "", 0), formed(1, A), drain(AfterDrain.REJOIN))
     assert isinstance(step(B, entries, b=joins(B)), Spare)
 
 
@@ -107,7 +109,7 @@ def test_who_leaves_while_it_waits_is_in_no_round() -> None:
 
 def test_the_tasks_of_the_first_array_stay_longest() -> None:
     """A further array is given back first, whatever the nodes are called."""
-    entries = (formed(1, D, A), drain(Then.REJOIN), loss(1), SizeWanted(0, 1, "", 0))
+    entries = (formed(1, D, A), drain(AfterDrain.REJOIN), loss(1), SizeWanted(0, 1, "", 0))
     assert FormRound((A,)) == step(A, entries, a=joins(A), d=joins(D))
 
 

@@ -25,7 +25,7 @@ from hpc_elastic.meet.rules import (
     Waited,
     join,
 )
-from hpc_elastic.record.journal import Cause, RoundFormed, Then
+from hpc_elastic.record.journal import AfterDrain, Cause, RoundFormed
 from hpc_elastic.record.state import RunState
 from tests.meet.build import (
     NODES,
@@ -334,7 +334,7 @@ def test_a_newcomer_asks_for_a_place() -> None:
 
 def test_asking_once_is_enough() -> None:
     """While the round already pauses, the newcomer waits."""
-    state = after(start(), formed(1, ("n1", "n2")), drain(Then.REJOIN, Cause.MEMBERSHIP))
+    state = after(start(), formed(1, ("n1", "n2")), drain(AfterDrain.REJOIN, Cause.MEMBERSHIP))
     assert Spare() == step(joining(state, ALL_IN, me="n3"))
 
 

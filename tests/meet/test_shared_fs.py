@@ -14,7 +14,7 @@ from hpc_elastic.errors import (
 from hpc_elastic.meet.interface import RendezvousStoreInfo
 from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.shared_fs import Interrupted
-from hpc_elastic.record.journal import Cause, Decision, MarkedCheckpoint, RoundFormed, Then
+from hpc_elastic.record.journal import AfterDrain, Cause, Decision, MarkedCheckpoint, RoundFormed
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
 from tests.meet.build import E0, NODES, REQUEUED, member
@@ -105,7 +105,7 @@ def test_a_newcomer_asks_and_is_counted(node: MakeNode, clock: FakeClock) -> Non
 def test_a_pause_tells_what_was_saved_by_then(node: MakeNode, cause: Cause) -> None:
     """Else the timeline would say that nothing was, and the next round goes on from there."""
     run = alone(node).run
-    run.request_drain(cause, Then.REJOIN)
+    run.request_drain(cause, AfterDrain.REJOIN)
     ended = run.report_paused(1).ended
     assert ended is not None
     assert (cause, 120) == (ended.cause, ended.saved)
@@ -118,7 +118,7 @@ def test_a_drain_asked_for_by_an_older_start_is_refused(node: MakeNode) -> None:
     """An agent that was cut off over a requeue does not stop the new start with its signal."""
     old = alone(node)
     alone(node, "n2", REQUEUED)
-    assert old.run.request_drain(Cause.PREEMPTION, Then.LEAVE, "SIGTERM").drain is None
+    assert old.run.request_drain(Cause.PREEMPTION, AfterDrain.LEAVE, "SIGTERM").drain is None
 
 
 def test_an_ending_written_by_an_older_start_is_refused(node: MakeNode) -> None:

@@ -10,7 +10,7 @@ from hpc_elastic.errors import StoreError, TakenOverError
 from hpc_elastic.meet.member_names import MemberName, Phase, Suspicion, parse_name, suspicions_in
 from hpc_elastic.meet.membership import Offer
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous
-from hpc_elastic.record.journal import Cause, Decision, SizeWanted, Then, WarningHeld
+from hpc_elastic.record.journal import AfterDrain, Cause, Decision, SizeWanted, WarningHeld
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
@@ -309,7 +309,7 @@ def test_news_reaches_an_observer_with_the_next_heartbeat(node: MakeNode, clock:
     first, second = together(node, clock)
     clock.advance(1.0)
     first.run.tick()
-    second.run.request_drain(Cause.PREEMPTION, Then.LEAVE, "SIGTERM")
+    second.run.request_drain(Cause.PREEMPTION, AfterDrain.LEAVE, "SIGTERM")
     clock.advance(1.0)
     state = first.run.tick()
     assert state.drain is not None
@@ -319,10 +319,10 @@ def test_who_stands_beside_a_round_cannot_drain_it(node: MakeNode, clock: FakeCl
     """Its signal is about itself; between rounds, and as a member, it speaks for the start of the job."""
     first, second = together(node, clock)
     beside = node("n3")
-    assert beside.run.request_drain(Cause.PREEMPTION, Then.LEAVE, "SIGTERM").drain is None
+    assert beside.run.request_drain(Cause.PREEMPTION, AfterDrain.LEAVE, "SIGTERM").drain is None
     first.run.report_crash(1, {})
     second.run.refresh()
-    assert beside.run.request_drain(Cause.PREEMPTION, Then.LEAVE, "SIGTERM").drain is not None
+    assert beside.run.request_drain(Cause.PREEMPTION, AfterDrain.LEAVE, "SIGTERM").drain is not None
 
 
 def test_the_end_of_an_older_round_is_not_that_of_the_run(node: MakeNode, clock: FakeClock) -> None:
@@ -438,7 +438,7 @@ def test_a_node_that_vanishes_in_a_drain_is_named(
 ) -> None:
     """Unless its workers had stopped before: whatever it cost, its loss did not."""
     first, second = together(node, clock)
-    drained = first.run.request_drain(Cause.PREEMPTION, Then.LEAVE).drain
+    drained = first.run.request_drain(Cause.PREEMPTION, AfterDrain.LEAVE).drain
     second.run.set_phase(phase)
     for _ in range(5):
         clock.advance(1.0)
@@ -607,7 +607,7 @@ def test_the_step_after_which_all_stop_is_computed_once_all_have_told_theirs(
     """By the first nodes; before a stop is wanted there is none."""
     first, second = together(node, clock)
     assert None is first.run.common_step()
-    first.run.request_drain(Cause.PREEMPTION, Then.LEAVE)
+    first.run.request_drain(Cause.PREEMPTION, AfterDrain.LEAVE)
     second.run.refresh()
     for one, step in ((first, 12), (second, 15)):
         one.run.membership.tell_step(1, step)

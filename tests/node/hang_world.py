@@ -27,7 +27,7 @@ from hpc_elastic.node.setup.hang_times import HangOptions
 from hpc_elastic.node.workers.local_group import Command, LocalGroup
 from hpc_elastic.node.workers.worker_env import RunEnv
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.journal import HangSuspected, RoundFormed, Then
+from hpc_elastic.record.journal import AfterDrain, HangSuspected, RoundFormed
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
 from tests.meet.build import E0, member, node_id, start
@@ -151,7 +151,7 @@ def make_world(tmp_path: Path, options: HangOptions, path: str = "/nowhere") -> 
         scratch=str(scratch),
         times=AgentTimes(),
         signals=SignalMeanings(),
-        on_timeout=Then.LEAVE,
+        on_timeout=AfterDrain.LEAVE,
         hangs=options,
         environ={"PATH": path},
     )

@@ -12,7 +12,7 @@ from hpc_elastic.node.signals import Signalled
 from hpc_elastic.node.stop_rules import DrainTimes, StopOrder
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
-    Then,
+    AfterDrain,
 )
 from hpc_elastic.record.why_left import Notice
 from hpc_elastic.store.memory import MemoryStore
@@ -59,7 +59,7 @@ class Agent:
             times=AgentTimes(drain=changes.get("drain", DrainTimes()), exit_barrier=2.0),
             signals=SignalMeanings(),
             run=SimpleNamespace(node="n1"),
-            on_signal=changes.get("on_signal", Then.LEAVE),
+            on_signal=changes.get("on_signal", AfterDrain.LEAVE),
             notices=self,
         )
         self.group = SimpleNamespace(is_stopping=False)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     DrainRequested,
     Epoch,
@@ -14,7 +15,6 @@ from hpc_elastic.record.journal import (
     NodeLeft,
     RoundEnded,
     SizeWanted,
-    Then,
 )
 from hpc_elastic.record.run_log import open_log
 from tests.node.agents import SLEEP, STEPS, Agents, MakeAgents, gone, wait_for
@@ -71,7 +71,7 @@ def test_a_signalled_task_saves_with_all_and_leaves_alone(make: MakeAgents) -> N
     assert "leaving: told by SIGTERM; the others go on without it" in agents.output(1)
     agents.wait_workers(2, 4)
     (asked,) = agents.entries(DrainRequested)
-    assert (Cause.PREEMPTION, "n1", Then.REJOIN) == asked[:3]
+    assert (Cause.PREEMPTION, "n1", AfterDrain.REJOIN) == asked[:3]
     (ended,) = agents.entries(RoundEnded)
     assert (Cause.PREEMPTION, ("n1",)) == (ended.cause, ended.nodes)
     (left,) = agents.entries(NodeLeft)
@@ -113,7 +113,7 @@ def test_nodes_that_are_not_needed_leave(make: MakeAgents) -> None:
     start(agents, 3, "--nnodes", "1:3", *TOGETHER, "--warn-timeout", "1")
     log = open_log(agents.paths, "login")
     log.commit(lambda _: SizeWanted(0, 1, "scale", 1))
-    log.commit(lambda _: DrainRequested(Cause.MEMBERSHIP, "", Then.REJOIN, "scale"))
+    log.commit(lambda _: DrainRequested(Cause.MEMBERSHIP, "", AfterDrain.REJOIN, "scale"))
     agents.wait_workers(2, 2)
     assert ExitCode.REQUEUE == agents.code(2)
     assert "no more than 1 node is wanted" in agents.output(2)
@@ -137,7 +137,7 @@ def test_a_stop_ends_all_tasks_together(make: MakeAgents) -> None:
     agents = make(STEPS).submitted("50")
     start(agents, 2, "--nnodes", "1:2", *TOGETHER)
     open_log(agents.paths, "login").commit(
-        lambda _: DrainRequested(Cause.STOP, "", Then.LEAVE, "hpc-elastic stop")
+        lambda _: DrainRequested(Cause.STOP, "", AfterDrain.LEAVE, "hpc-elastic stop")
     )
     assert [0, 0] == [agents.code(0), agents.code(1)]
     agents.start(2, "--nnodes", "1:2", *TOGETHER, env=task(2))

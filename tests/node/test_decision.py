@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.node.decision import Action, AgentFacts, Group, Hang, RestartBudgets, decide, spent
-from hpc_elastic.record.journal import Cause, Drained, Entry, RoundEnded, Then, Verdict, WorkerWord
+from hpc_elastic.record.journal import AfterDrain, Cause, Drained, Entry, RoundEnded, Verdict, WorkerWord
 from hpc_elastic.record.state import RunState
 from tests.meet.build import E0, REQUEUED, after, crash, drain, ending, formed, loss, start
 from tests.record import records
@@ -18,7 +18,7 @@ RUNNING = after(start(), formed(1))
 CRASHED = after(start(), formed(1), crash(1))
 MOVED_ON = after(start(), formed(1), crash(1), formed(2))
 LEAVING = after(start(), formed(1), drain())
-PAUSING = after(start(), formed(1), drain(Then.REJOIN, Cause.MEMBERSHIP))
+PAUSING = after(start(), formed(1), drain(AfterDrain.REJOIN, Cause.MEMBERSHIP))
 DRAINED = after(start(), formed(1), drain(), Drained(E0, Cause.PREEMPTION, None, ""))
 ENDED = after(start(), formed(1), ending())
 FENCED = after(start(), formed(1), start(REQUEUED))
@@ -186,7 +186,7 @@ def test_a_drain_ends_when_all_have_stopped(state: RunState, report: Action, gro
 @pytest.mark.parametrize("group", GONE)
 def test_a_node_that_is_called_away_leaves_the_others_at_once(group: Group) -> None:
     """It does not wait for their workers; if those have ended, too, the round is over as any other."""
-    away = facts(after(start(), formed(1), drain(Then.REJOIN)), group, leaves_alone=True)
+    away = facts(after(start(), formed(1), drain(AfterDrain.REJOIN)), group, leaves_alone=True)
     assert Action.LEAVE_ALONE == decide(away)
     assert Action.REPORT_PAUSED == decide(away._replace(everyone_stopped=True))
     assert Action.WAIT == decide(away._replace(leaves_alone=False))

@@ -28,7 +28,15 @@ from hpc_elastic.node.stop_rules import (
 from hpc_elastic.node.workers.local_group import Busy
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import MarkName, write_mark
-from hpc_elastic.record.journal import Cause, DrainRequested, Epoch, Member, RoundEnded, RoundFormed, Then
+from hpc_elastic.record.journal import (
+    AfterDrain,
+    Cause,
+    DrainRequested,
+    Epoch,
+    Member,
+    RoundEnded,
+    RoundFormed,
+)
 from hpc_elastic.record.state import RunState
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
@@ -77,14 +85,14 @@ def test_what_slurm_has_granted_only_shrinks() -> None:
 )
 def test_one_node_asks_slurm_and_the_others_in_turn(asker: str, expected: list[float]) -> None:
     """The one that has asked for the drain; where no node of the round has, the first of them."""
-    asked = DrainRequested(Cause.STOP, asker, Then.LEAVE, "")
+    asked = DrainRequested(Cause.STOP, asker, AfterDrain.LEAVE, "")
     state = RunState(epoch=EPOCH, rounds=1, round=FORMED, drain=asked)
     assert expected == [turn_to_ask_s(state, member.node_id) for member in NODES]
 
 
 def test_a_node_without_a_round_asks_about_the_drain_it_has_asked_for() -> None:
     """It is signalled while it waits for the others."""
-    asked = DrainRequested(Cause.PREEMPTION, "n7", Then.LEAVE, "SIGTERM")
+    asked = DrainRequested(Cause.PREEMPTION, "n7", AfterDrain.LEAVE, "SIGTERM")
     state = RunState(epoch=EPOCH, drain=asked)
     assert [0.0, 2.0] == [turn_to_ask_s(state, me) for me in ("n7.1", "n8.1")]
 
@@ -210,7 +218,7 @@ def test_nothing_is_said_when_nothing_is_held_up(tmp_path: Path) -> None:
 
 def stopping(step: int | None) -> RunState:
     """Return the state of a run whose ranks stop at a step."""
-    asked = DrainRequested(Cause.STOP, "n0", Then.LEAVE, "")
+    asked = DrainRequested(Cause.STOP, "n0", AfterDrain.LEAVE, "")
     return RunState(epoch=EPOCH, rounds=1, round=FORMED, drain=asked, stop_step=step)
 
 
@@ -297,7 +305,7 @@ def test_a_node_beside_the_round_asks_after_its_members() -> None:
     state = RunState(epoch=EPOCH, rounds=1, round=FORMED)
     assert [0.0, 2.0, 3.5] == [turn_to_ask_s(state, me) for me in ("n0.1", "n1.1", "n4.1")]
     assert 4.0 == turn_to_ask_s(state, "n9.1")
-    asked = state._replace(drain=DrainRequested(Cause.STOP, "n9", Then.LEAVE, ""))
+    asked = state._replace(drain=DrainRequested(Cause.STOP, "n9", AfterDrain.LEAVE, ""))
     assert [0.0, 0.0, 2.0] == [turn_to_ask_s(asked, me) for me in ("n9.1", "n0.1", "n1.1")]
 
 
@@ -310,7 +318,7 @@ def test_a_drain_that_is_over_takes_no_step() -> None:
     drain.step(0.0, None)
     first, _ = together(node_maker(MemoryStore(), clock), clock)
     LocalDrain(first.run, group, DrainTimes()).step(0.0, None)
-    first.run.request_drain(Cause.PREEMPTION, Then.LEAVE, "SIGTERM")
+    first.run.request_drain(Cause.PREEMPTION, AfterDrain.LEAVE, "SIGTERM")
     first.run.commit(RoundEnded(1, Cause.CRASH, ("n2",), None))
     drain = LocalDrain(first.run, group, DrainTimes())
     drain.step(0.0, None)
@@ -353,7 +361,7 @@ def drains(
     """Return the drains of two nodes of a round that the first has asked to leave, with their runs."""
     clock = FakeClock()
     nodes = together(node_maker(MemoryStore(), clock), clock)
-    nodes[0].run.request_drain(cause, Then.LEAVE, "why", left_s)
+    nodes[0].run.request_drain(cause, AfterDrain.LEAVE, "why", left_s)
     found = []
     for node in nodes:
         node.run.refresh()
@@ -512,7 +520,7 @@ def test_processes_that_workers_have_left_are_kept_while_shards_are_missing(tmp_
     run = together(node_maker(MemoryStore(), clock), clock)[0].run
     workers: Any = Workers(run.state.running)
     drain = LocalDrain(run, workers, DrainTimes(stop=25.0), DurableWait(paths))
-    run.request_drain(Cause.PREEMPTION, Then.LEAVE, "SIGTERM")
+    run.request_drain(Cause.PREEMPTION, AfterDrain.LEAVE, "SIGTERM")
     run.agree_stop(1, 9)
     began = clock.monotonic()
     for _ in range(2):

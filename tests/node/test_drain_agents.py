@@ -11,6 +11,7 @@ import pytest
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.ids import Env
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Drained,
     DrainRequested,
@@ -19,7 +20,6 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
     StopAgreed,
-    Then,
 )
 from hpc_elastic.record.run_log import open_log, read_records
 from tests.node.agents import STEPS, Agents, MakeAgents, gone, wait_for
@@ -106,7 +106,7 @@ def test_a_pause_is_no_part_of_a_later_drain(make: MakeAgents) -> None:
     agents = make(STEPS)
     agents.start(0)
     agents.wait_workers(1, 2)
-    pause = DrainRequested(Cause.MEMBERSHIP, "", Then.REJOIN, "scale")
+    pause = DrainRequested(Cause.MEMBERSHIP, "", AfterDrain.REJOIN, "scale")
     open_log(agents.paths, "login").commit(lambda _: pause)
     agents.wait_workers(2, 2)
     Path(agents.paths.drain).touch()

@@ -10,6 +10,7 @@ import pytest
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Answer,
     Cause,
     Decision,
@@ -19,7 +20,6 @@ from hpc_elastic.record.journal import (
     NodeLeft,
     RoundEnded,
     RunEnded,
-    Then,
 )
 from hpc_elastic.record.run_log import open_log
 from tests.node.agents import Agents, MakeAgents, slurm, wait_for
@@ -87,7 +87,7 @@ def test_the_reason_is_told_to_all(make: MakeAgents, job: FakeJob) -> None:
     assert 1 == outputs.count("Slurm: the time limit is reached; workers have")
 
 
-LEAVE = DrainRequested(Cause.STOP, "", Then.LEAVE, "hpc-elastic stop")
+LEAVE = DrainRequested(Cause.STOP, "", AfterDrain.LEAVE, "hpc-elastic stop")
 
 
 def asked(agents: Agents) -> None:

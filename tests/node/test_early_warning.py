@@ -10,9 +10,9 @@ import pytest
 from hpc_elastic.node.signals import WEIGH_S
 from hpc_elastic.node.stop_rules import ASK_AFTER_S
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Asked,
     Cause,
-    Then,
     WarningHeld,
 )
 from hpc_elastic.record.why_left import EarlyNotice, Notice
@@ -168,7 +168,7 @@ def test_a_drain_that_another_node_asks_for_ends_the_weighing(tmp_path: Path) ->
     """Then the time limit is near, or it ends for something else."""
     agent = warned(tmp_path, is_second=True)
     agent.other.run.refresh()
-    agent.other.run.request_drain(Cause.TIME_LIMIT, Then.LEAVE, "the time limit, 20 s from now")
+    agent.other.run.request_drain(Cause.TIME_LIMIT, AfterDrain.LEAVE, "the time limit, 20 s from now")
     agent.run.refresh()
     agent.signalled.note()
     assert agent.signalled.asks_to_leave
@@ -176,7 +176,7 @@ def test_a_drain_that_another_node_asks_for_ends_the_weighing(tmp_path: Path) ->
 
 def test_a_task_of_an_array_has_a_limit_of_its_own(tmp_path: Path) -> None:
     """What another one has found out is nothing to it, and it asks at once."""
-    agent = Agent(tmp_path, on_signal=Then.REJOIN, is_second=True)
+    agent = Agent(tmp_path, on_signal=AfterDrain.REJOIN, is_second=True)
     agent.other.run.refresh()
     agent.other.run.report_warning_held(1, 118.0, 30.0)
     agent.run.refresh()
@@ -209,7 +209,7 @@ def test_without_workers_nothing_is_weighed(tmp_path: Path) -> None:
 
 def test_a_new_round_weighs_anew(tmp_path: Path) -> None:
     """What was held belongs to the round before it."""
-    agent = warned(tmp_path, on_signal=Then.REJOIN)
+    agent = warned(tmp_path, on_signal=AfterDrain.REJOIN)
     answers(agent, EARLY)
     formed = agent.run.state.running
     assert formed is not None

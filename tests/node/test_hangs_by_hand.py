@@ -13,7 +13,7 @@ import pytest
 
 from hpc_elastic.node.decision import Group, Hang
 from hpc_elastic.node.setup.hang_times import HangOptions
-from hpc_elastic.record.journal import Cause, DrainRequested, Epoch, RoundEnded, RoundFormed, Then
+from hpc_elastic.record.journal import AfterDrain, Cause, DrainRequested, Epoch, RoundEnded, RoundFormed
 from hpc_elastic.testing.waiting import wait_until
 from tests.node.hang_world import FORMED, RANKS, TEN, MakeWorld, World, make_world
 
@@ -194,7 +194,7 @@ def test_a_look_that_another_node_asked_for_makes_everybody_wait_longer(world: W
     assert world.watch(1, 1) is Hang.SUSPECTED
 
 
-DRAIN = DrainRequested(Cause.STOP, "n2", Then.LEAVE, "", FORMED.epoch)
+DRAIN = DrainRequested(Cause.STOP, "n2", AfterDrain.LEAVE, "", FORMED.epoch)
 NEXT = RoundFormed(2, FORMED.epoch, FORMED.members, "127.0.0.1", 29_000, None)
 
 
@@ -260,7 +260,7 @@ def test_workers_that_are_to_stop_are_not_suspected(world: World, how: str) -> N
     """They save, or wait for those that do."""
     run = world.parts.rendezvous.run
     if how == "paused":
-        run.request_drain(Cause.MEMBERSHIP, Then.REJOIN)
+        run.request_drain(Cause.MEMBERSHIP, AfterDrain.REJOIN)
     else:
         run.report_drained(Cause.PREEMPTION)
     assert run.state.running is not None

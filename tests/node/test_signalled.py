@@ -10,7 +10,7 @@ import pytest
 from hpc_elastic.errors import StoreError
 from hpc_elastic.node.signals import ANSWER_S
 from hpc_elastic.node.stop_rules import DrainTimes
-from hpc_elastic.record.journal import Cause, DrainExplained, Then
+from hpc_elastic.record.journal import AfterDrain, Cause, DrainExplained
 from hpc_elastic.record.why_left import Notice
 from tests.meet.build import crash
 from tests.node.signalled_agent import Agent
@@ -60,7 +60,7 @@ def test_a_notice_asks_like_a_signal(agent: Agent) -> None:
     agent.signalled.tell()
     drain = agent.run.state.drain
     assert drain is not None
-    assert (Cause.TIME_LIMIT, Then.LEAVE, 40.0) == (drain.cause, drain.then, drain.left_s)
+    assert (Cause.TIME_LIMIT, AfterDrain.LEAVE, 40.0) == (drain.cause, drain.then, drain.left_s)
 
 
 def test_a_notice_without_a_time_has_that_of_its_cause(agent: Agent) -> None:
@@ -128,7 +128,7 @@ def test_slurm_is_asked_once_for_each_kind_of_signal(agent: Agent) -> None:
 def test_who_was_signalled_after_another_has_told_does_not_ask(agent: Agent) -> None:
     """That one does."""
     agent.other.run.refresh()
-    agent.other.run.request_drain(Cause.PREEMPTION, Then.LEAVE, "SIGTERM")
+    agent.other.run.request_drain(Cause.PREEMPTION, AfterDrain.LEAVE, "SIGTERM")
     agent.run.refresh()
     agent.hears(signal.SIGTERM)
     agent.signalled.tell()
@@ -148,9 +148,9 @@ def test_a_further_signal_is_asked_about_again(agent: Agent) -> None:
 
 def test_what_another_job_was_signalled_for_explains_nothing_here(tmp_path: Path) -> None:
     """Where each node is a job, another one's batch script may be killed as this one is requeued."""
-    agent = Agent(tmp_path, on_signal=Then.REJOIN)
+    agent = Agent(tmp_path, on_signal=AfterDrain.REJOIN)
     agent.other.run.refresh()
-    agent.other.run.request_drain(Cause.PREEMPTION, Then.REJOIN, "SIGTERM")
+    agent.other.run.request_drain(Cause.PREEMPTION, AfterDrain.REJOIN, "SIGTERM")
     agent.hears(signal.SIGTERM)
     agent.other.run.explain_drain(Cause.LAUNCH_FAILURE, "its batch script was killed", None)
     agent.run.refresh()
@@ -161,12 +161,12 @@ def test_what_another_job_was_signalled_for_explains_nothing_here(tmp_path: Path
 
 def test_a_node_that_leaves_alone_asks_for_itself(tmp_path: Path) -> None:
     """The others stop for it, and go on without it; how long it has is no matter of theirs."""
-    agent = Agent(tmp_path, on_signal=Then.REJOIN)
+    agent = Agent(tmp_path, on_signal=AfterDrain.REJOIN)
     agent.hears(signal.SIGTERM)
     agent.signalled.tell()
     drain = agent.run.state.drain
     assert drain is not None
-    assert (Cause.PREEMPTION, Then.REJOIN) == (drain.cause, drain.then)
+    assert (Cause.PREEMPTION, AfterDrain.REJOIN) == (drain.cause, drain.then)
     assert 1 == len(agent.asked)
     agent.is_told(Notice(Cause.PREEMPTION, "preempted", agent.clock.monotonic() + 50, explains=True))
     agent.signalled.tell()
@@ -177,9 +177,9 @@ def test_a_node_that_leaves_alone_asks_for_itself(tmp_path: Path) -> None:
 
 def test_a_node_that_leaves_alone_explains_no_drain_of_another(tmp_path: Path) -> None:
     """What Slurm says of its own job is not why the other one leaves."""
-    agent = Agent(tmp_path, on_signal=Then.REJOIN)
+    agent = Agent(tmp_path, on_signal=AfterDrain.REJOIN)
     agent.other.run.refresh()
-    agent.other.run.request_drain(Cause.PREEMPTION, Then.REJOIN, "SIGTERM")
+    agent.other.run.request_drain(Cause.PREEMPTION, AfterDrain.REJOIN, "SIGTERM")
     agent.run.refresh()
     agent.hears(signal.SIGTERM)
     agent.is_told(Notice(Cause.TIME_LIMIT, "limit", agent.clock.monotonic() + 50, explains=True))
@@ -192,7 +192,7 @@ def test_a_node_that_leaves_alone_explains_no_drain_of_another(tmp_path: Path) -
 )
 def test_ctrl_c_is_for_all(tmp_path: Path, number: int, then: bool) -> None:
     """Only what concerns one node lets it leave alone."""
-    agent = Agent(tmp_path, on_signal=Then.REJOIN)
+    agent = Agent(tmp_path, on_signal=AfterDrain.REJOIN)
     agent.hears(number)
     assert (then, True) == (agent.signalled.leaves_alone, agent.signalled.asks_to_leave)
 
@@ -230,7 +230,7 @@ def test_the_drain_file_asks_for_the_end(agent: Agent, tmp_path: Path) -> None:
 
 def test_who_leaves_alone_hears_why_first(tmp_path: Path) -> None:
     """Its cause is recorded once: a budget counts it. Workers that end at once must not make it a guess."""
-    agent = Agent(tmp_path, on_signal=Then.REJOIN)
+    agent = Agent(tmp_path, on_signal=AfterDrain.REJOIN)
     agent.hears(signal.SIGTERM)
     agent.is_asking, agent.later = True, [Notice(Cause.NODE_LOSS, "the node is down", explains=True)]
     agent.signalled.hear_why()
@@ -244,7 +244,7 @@ def test_an_answer_is_waited_for_no_longer_than_there_is_time(
     tmp_path: Path, left_s: float | None, waits_s: float | None
 ) -> None:
     """Slurm may not answer at all, and the workers' time is the agent's."""
-    agent = Agent(tmp_path, on_signal=Then.REJOIN)
+    agent = Agent(tmp_path, on_signal=AfterDrain.REJOIN)
     agent.hears(signal.SIGTERM)
     if left_s is not None:
         agent.is_told(Notice(Cause.PREEMPTION, "preempted", agent.clock.monotonic() + left_s, explains=True))
@@ -255,7 +255,7 @@ def test_an_answer_is_waited_for_no_longer_than_there_is_time(
 
 def test_nobody_waits_where_nobody_is_asked(tmp_path: Path) -> None:
     """Slurm's commands may be missing on a node, or the question is over."""
-    agent = Agent(tmp_path, on_signal=Then.REJOIN)
+    agent = Agent(tmp_path, on_signal=AfterDrain.REJOIN)
     agent.hears(signal.SIGTERM)
     agent.signalled.hear_why()
     assert [] == agent.waited
@@ -347,7 +347,7 @@ def test_the_drain_file_adds_nothing_to_a_signal(agent: Agent, tmp_path: Path) -
 
 def test_a_node_that_leaves_alone_after_the_round_explains_nothing(tmp_path: Path) -> None:
     """There is no drain: nobody has workers."""
-    agent = Agent(tmp_path, on_signal=Then.REJOIN)
+    agent = Agent(tmp_path, on_signal=AfterDrain.REJOIN)
     agent.run.commit(crash(1))
     agent.hears(signal.SIGTERM)
     agent.is_told(Notice(Cause.NODE_LOSS, "down", explains=True))
@@ -358,10 +358,10 @@ def test_a_node_that_leaves_alone_after_the_round_explains_nothing(tmp_path: Pat
 def test_a_signal_turns_a_pause_into_leaving(agent: Agent) -> None:
     """The others have paused for a node that joins."""
     agent.other.run.refresh()
-    agent.other.run.request_drain(Cause.MEMBERSHIP, Then.REJOIN)
+    agent.other.run.request_drain(Cause.MEMBERSHIP, AfterDrain.REJOIN)
     agent.run.refresh()
     agent.hears(signal.SIGTERM)
     agent.signalled.tell()
     drain = agent.run.state.drain
     assert drain is not None
-    assert (Cause.PREEMPTION, Then.LEAVE) == (drain.cause, drain.then)
+    assert (Cause.PREEMPTION, AfterDrain.LEAVE) == (drain.cause, drain.then)

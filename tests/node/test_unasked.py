@@ -12,6 +12,7 @@ from hpc_elastic.node.decision import Group
 from hpc_elastic.node.drain import LOOK_AFTER_S, UnaskedWatch, never_ask_text
 from hpc_elastic.node.stop_rules import DrainTimes, Unasked
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     DrainRequested,
     Entry,
@@ -22,7 +23,6 @@ from hpc_elastic.record.journal import (
     Record,
     RoundFormed,
     StopAgreed,
-    Then,
 )
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.slurm.job.script import agent_flags
@@ -31,7 +31,7 @@ from hpc_elastic.slurm.job.spec import JobSpec
 EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"))
 ROUND = RoundFormed(1, EPOCH, (Member("n1.1", "n1", 1), Member("n2.1", "n2", 1)), "n1", 1, None)
-DRAIN = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "")
+DRAIN = DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.LEAVE, "")
 
 
 def state_of(*entries: Entry) -> RunState:

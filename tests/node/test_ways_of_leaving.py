@@ -20,7 +20,7 @@ from hpc_elastic.node.drain import Leaving, stay_out
 from hpc_elastic.node.outcome import FENCED, Outcome
 from hpc_elastic.node.setup.journal_entries import Reports
 from hpc_elastic.node.spec import WorkerState
-from hpc_elastic.record.journal import Answer, Cause, Decision, RoundFormed, Then
+from hpc_elastic.record.journal import AfterDrain, Answer, Cause, Decision, RoundFormed
 from hpc_elastic.record.state import RunState
 from hpc_elastic.record.why_left import Notice
 from hpc_elastic.store.memory import MemoryStore
@@ -34,7 +34,7 @@ class Leaver:
     """An agent in a round of two nodes that is about to leave."""
 
     def __init__(self, tmp_path: Path, **changes: Any) -> None:
-        on_timeout = changes.pop("on_timeout", Then.LEAVE)
+        on_timeout = changes.pop("on_timeout", AfterDrain.LEAVE)
         self.agent = Agent(tmp_path, **changes)
         self.run, self.other = self.agent.run, self.agent.other.run
         parts: Any = SimpleNamespace(**vars(self.agent.signalled._parts), on_timeout=on_timeout)
@@ -66,7 +66,7 @@ def test_a_node_that_leaves_alone_records_why_and_the_others_go_on(
     tmp_path: Path, number: int, cause: Cause
 ) -> None:
     """By its signal, as long as Slurm has not answered."""
-    one = Leaver(tmp_path, on_signal=Then.REJOIN)
+    one = Leaver(tmp_path, on_signal=AfterDrain.REJOIN)
     one.agent.hears(number)
     outcome = one.leaving.alone()
     assert {one.run.membership.node_id} == one.run.state.left
@@ -78,19 +78,19 @@ def test_a_node_that_leaves_alone_records_why_and_the_others_go_on(
 
 def test_what_slurm_answers_is_the_reason(tmp_path: Path) -> None:
     """It counts, whatever the signal seemed to mean."""
-    one = Leaver(tmp_path, on_signal=Then.REJOIN)
+    one = Leaver(tmp_path, on_signal=AfterDrain.REJOIN)
     one.agent.hears(signal.SIGTERM)
     one.agent.is_told(Notice(Cause.NODE_LOSS, "down", explains=True, answer=Answer.CONFIRMS))
     outcome = one.leaving.alone()
     ended = one.run.state.ended
     assert ended is not None
     assert Cause.NODE_LOSS is ended.cause
-    assert outcome.reason.startswith("Slurm has set this node down")
+    assert outcome.reason.startswith("the node is down or unfit")
 
 
 def test_the_last_node_says_that_nobody_is_left(tmp_path: Path) -> None:
     """The others have left before it."""
-    one = Leaver(tmp_path, on_signal=Then.REJOIN)
+    one = Leaver(tmp_path, on_signal=AfterDrain.REJOIN)
     one.other.refresh()
     one.other.report_left(Cause.PREEMPTION, "SIGTERM")
     one.run.refresh()
@@ -101,7 +101,7 @@ def test_the_last_node_says_that_nobody_is_left(tmp_path: Path) -> None:
 
 def test_who_leaves_a_run_that_has_ended_tells_its_end(tmp_path: Path) -> None:
     """Or that of this start of it."""
-    done, drained = (Leaver(tmp_path / name, on_signal=Then.REJOIN) for name in ("done", "drained"))
+    done, drained = (Leaver(tmp_path / name, on_signal=AfterDrain.REJOIN) for name in ("done", "drained"))
     done.run.end_run(Decision.FAILED, exit_code=7, reason="why")
     drained.run.report_drained(Cause.JOIN_TIMEOUT, "too few")
     for one in (done, drained):
@@ -161,7 +161,7 @@ def test_too_few_nodes_hand_the_job_back(tmp_path: Path, *, timed_out: bool, cau
 
 def test_too_few_nodes_end_a_run_that_nobody_hands_back(tmp_path: Path) -> None:
     """It has no job that could be requeued."""
-    one = Leaver(tmp_path, on_timeout=Then.REJOIN)
+    one = Leaver(tmp_path, on_timeout=AfterDrain.REJOIN)
     one.leaving.refused(NoRound(rules.TooFew(1, ("n2",), timed_out=True)))
     ending = one.run.state.ending
     assert ending is not None
@@ -220,8 +220,10 @@ def wedged(one: Leaver) -> Outcome:
     return stuck
 
 
-@pytest.mark.parametrize("on_timeout", [Then.LEAVE, Then.REJOIN])
-def test_a_node_with_stuck_workers_leaves_the_run_to_the_others(tmp_path: Path, on_timeout: Then) -> None:
+@pytest.mark.parametrize("on_timeout", [AfterDrain.LEAVE, AfterDrain.REJOIN])
+def test_a_node_with_stuck_workers_leaves_the_run_to_the_others(
+    tmp_path: Path, on_timeout: AfterDrain
+) -> None:
     """They may be alive in the round that is over."""
     one = Leaver(tmp_path, on_timeout=on_timeout)
     stuck = wedged(one)
@@ -232,8 +234,8 @@ def test_a_node_with_stuck_workers_leaves_the_run_to_the_others(tmp_path: Path, 
     assert last == one.run.state.last
 
 
-@pytest.mark.parametrize("on_timeout", [Then.LEAVE, Then.REJOIN])
-def test_the_only_node_with_stuck_workers_ends_its_start(tmp_path: Path, on_timeout: Then) -> None:
+@pytest.mark.parametrize("on_timeout", [AfterDrain.LEAVE, AfterDrain.REJOIN])
+def test_the_only_node_with_stuck_workers_ends_its_start(tmp_path: Path, on_timeout: AfterDrain) -> None:
     """The job is handed back, or the run fails where nobody requeues it."""
     one = Leaver(tmp_path, on_timeout=on_timeout)
     wedged(one)
@@ -243,7 +245,7 @@ def test_the_only_node_with_stuck_workers_ends_its_start(tmp_path: Path, on_time
     one.run.refresh()
     one.leaving.abandon()
     state = one.run.state
-    assert (on_timeout is Then.LEAVE, on_timeout is not Then.LEAVE) == (
+    assert (on_timeout is AfterDrain.LEAVE, on_timeout is not AfterDrain.LEAVE) == (
         state.drained is not None,
         state.ending is not None,
     )
@@ -263,7 +265,7 @@ def test_a_node_with_stuck_workers_sees_a_round_that_has_begun_meanwhile(tmp_pat
 
 
 def unfit(
-    expected: tuple[str, ...], min_nodes: int, on_timeout: Then, on_signal: Then
+    expected: tuple[str, ...], min_nodes: int, on_timeout: AfterDrain, on_signal: AfterDrain
 ) -> tuple[RunState, Outcome]:
     """Return the state of a run, and the outcome, after a node has found itself unfit."""
     clock, settings = FakeClock(), MeetingSettings(min_nodes=min_nodes, max_nodes=3)
@@ -284,18 +286,18 @@ def unfit(
 @pytest.mark.parametrize(
     ("expected", "min_nodes", "on_timeout", "detail"),
     [
-        (("n1", "n2", "n3"), 3, Then.LEAVE, "2 of 3 nodes are left, 3 are needed; unfit: n1"),
-        (("n1", "n2", "n3"), 2, Then.LEAVE, None),
-        ((), 3, Then.LEAVE, None),
-        (("n1", "n2", "n3"), 3, Then.REJOIN, None),
+        (("n1", "n2", "n3"), 3, AfterDrain.LEAVE, "2 of 3 nodes are left, 3 are needed; unfit: n1"),
+        (("n1", "n2", "n3"), 2, AfterDrain.LEAVE, None),
+        ((), 3, AfterDrain.LEAVE, None),
+        (("n1", "n2", "n3"), 3, AfterDrain.REJOIN, None),
     ],
     ids=["too few", "enough", "nobody knows", "no job to hand back"],
 )
 def test_an_unfit_node_hands_the_job_back_when_too_few_are_left(
-    expected: tuple[str, ...], min_nodes: int, on_timeout: Then, detail: str | None
+    expected: tuple[str, ...], min_nodes: int, on_timeout: AfterDrain, detail: str | None
 ) -> None:
     """Slurm gives other nodes for it."""
-    state, outcome = unfit(expected, min_nodes, on_timeout, Then.LEAVE)
+    state, outcome = unfit(expected, min_nodes, on_timeout, AfterDrain.LEAVE)
     assert ({"n1": "disk full"}, frozenset()) == (state.unfit, state.left)
     assert detail == (None if state.drained is None else state.drained.detail)
     words = detail if detail is not None else "others go on without it"
@@ -304,5 +306,5 @@ def test_an_unfit_node_hands_the_job_back_when_too_few_are_left(
 
 def test_an_unfit_task_of_an_array_leaves_by_itself() -> None:
     """Its own job gets another node."""
-    state, _ = unfit(("n1", "n2"), 1, Then.LEAVE, Then.REJOIN)
+    state, _ = unfit(("n1", "n2"), 1, AfterDrain.LEAVE, AfterDrain.REJOIN)
     assert {"n1.1"} == state.left

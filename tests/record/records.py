@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Answer,
     Asked,
     Budget,
@@ -41,7 +42,6 @@ from hpc_elastic.record.journal import (
     StopAgreed,
     StopKind,
     TaskStopped,
-    Then,
     Verdict,
     WarningHeld,
     WorkerWord,
@@ -87,7 +87,7 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         DrainRequested,
         causes,
         nodes,
-        st.sampled_from(Then),
+        st.sampled_from(AfterDrain),
         text,
         st.none() | epochs,
         st.none() | st.floats(0, 1e6),

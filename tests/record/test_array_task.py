@@ -12,6 +12,7 @@ from hpc_elastic.record.array_task import (
     was_released,
 )
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Decision,
     Drained,
@@ -27,7 +28,6 @@ from hpc_elastic.record.journal import (
     RunEnded,
     StopKind,
     TaskStopped,
-    Then,
 )
 from hpc_elastic.record.state import RunState, fold
 
@@ -87,7 +87,7 @@ def test_only_the_same_task_has_newer_starts(one: str, other: str, *, expected: 
         (state_of(STARTED, ROUND, left(IDS[0])), 0, EPOCH),
         (state_of(STARTED, ROUND, left(IDS[0]), left(IDS[1])), 0, Epoch(0, 0, 3, 0)),
         (state_of(STARTED, Drained(EPOCH, Cause.JOIN_TIMEOUT, None, "")), 0, Epoch(0, 0, 3, 0)),
-        (state_of(STARTED, ROUND, DrainRequested(Cause.STOP, "", Then.LEAVE, "")), 0, EPOCH),
+        (state_of(STARTED, ROUND, DrainRequested(Cause.STOP, "", AfterDrain.LEAVE, "")), 0, EPOCH),
         (state_of(STARTED, Drained(EPOCH, Cause.STOP, None, "")), 0, EPOCH),
         (
             state_of(STARTED, ROUND, left(IDS[0]), left(IDS[1]), Drained(EPOCH, Cause.STOP, None, "")),
@@ -174,7 +174,7 @@ def test_who_has_left_is_known_until_the_next_round() -> None:
 
 def test_what_a_leaving_node_does_to_the_others_workers_is_no_crash() -> None:
     """They fail for want of a peer, which costs no restart; before anybody has left a crash is one."""
-    asked = DrainRequested(Cause.PREEMPTION, "n1", Then.REJOIN, "SIGTERM")
+    asked = DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.REJOIN, "SIGTERM")
     crash = RoundEnded(1, Cause.CRASH, ("n2",), {"message": "peer gone"})
     state = state_of(STARTED, ROUND, asked, left(IDS[0]), crash)
     assert (0, 1) == (state.crashes, state.used(Cause.PREEMPTION))

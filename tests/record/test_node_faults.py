@@ -8,6 +8,7 @@ import pytest
 
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Drained,
     DrainExplained,
@@ -29,7 +30,6 @@ from hpc_elastic.record.journal import (
     Role,
     RoundEnded,
     RoundFormed,
-    Then,
     Verdict,
     WorkerWord,
 )
@@ -91,12 +91,12 @@ def crashes(*nodes: str, world: str = "n1 n2 n3") -> list[Entry]:
 
 
 FOUR = "n1 n2 n3 n4"
-PREEMPTED = DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "SIGTERM")
+PREEMPTED = DrainRequested(Cause.PREEMPTION, "n2", AfterDrain.REJOIN, "SIGTERM")
 SET_DOWN = DrainExplained(EPOCH, Cause.NODE_LOSS, "the node is down")
 DRILL = DrillBegan(EPOCH, "5f", "n2", "drill: the agent and the workers on n2 are killed")
 WEDGED = {"exitcode": ExitCode.WEDGED}
 AGAIN, REQUEUED = Epoch(0, 0, 0, 1), Epoch(0, 0, 1, 0)
-ASKED = DrainRequested(Cause.MEMBERSHIP, "n1", Then.REJOIN, "")
+ASKED = DrainRequested(Cause.MEMBERSHIP, "n1", AfterDrain.REJOIN, "")
 EVICTED = NodeLeft(EPOCH, "n3.1", "n3", Cause.PREEMPTION, "")
 
 
@@ -134,7 +134,7 @@ EVICTED = NodeLeft(EPOCH, "n3.1", "n3", Cause.PREEMPTION, "")
             id="called-away",
         ),
         pytest.param(
-            [formed(1), PREEMPTED._replace(then=Then.LEAVE), ended(1, Cause.NODE_LOSS, "n3")],
+            [formed(1), PREEMPTED._replace(then=AfterDrain.LEAVE), ended(1, Cause.NODE_LOSS, "n3")],
             [],
             id="the-whole-job-is-called-away",
         ),
@@ -519,7 +519,7 @@ def test_another_ending_in_between_does_not_end_a_row_of_hangs() -> None:
 )
 def test_a_node_that_slurm_has_called_away_is_not_blamed(cause: Cause, explained: bool, blamed: int) -> None:
     """Nor one that Slurm has set down; one that was merely asked to leave is."""
-    asked: list[Entry] = [DrainRequested(cause, "n2", Then.REJOIN, "SIGTERM")]
+    asked: list[Entry] = [DrainRequested(cause, "n2", AfterDrain.REJOIN, "SIGTERM")]
     asked += [SET_DOWN] if explained else []
     assert blamed == len(told(START, formed(1), *asked, ended(1, Cause.NODE_LOSS, "n2")))
 

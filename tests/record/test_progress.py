@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Decision,
     Drained,
@@ -19,7 +20,6 @@ from hpc_elastic.record.journal import (
     RoundFormed,
     RunEnded,
     StopAgreed,
-    Then,
 )
 from hpc_elastic.record.progress import BEGINNING, Progress
 from hpc_elastic.record.state import RunState, fold
@@ -58,7 +58,7 @@ class Story:
 
     def drain(self, saved: int | None, stop_step: int | None = None) -> Story:
         """Have all save and leave."""
-        self.entries.append(DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "", self.epoch))
+        self.entries.append(DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.LEAVE, "", self.epoch))
         if stop_step is not None:
             self.entries.append(StopAgreed(self.rounds, stop_step))
         self.entries.append(Drained(self.epoch, Cause.PREEMPTION, saved, ""))
@@ -66,7 +66,7 @@ class Story:
 
     def pause(self, stop_step: int | None, saved: int | None) -> Story:
         """Have all stop for one node that leaves, as in array mode."""
-        self.entries.append(DrainRequested(Cause.PREEMPTION, "n1", Then.REJOIN, "", self.epoch))
+        self.entries.append(DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.REJOIN, "", self.epoch))
         if stop_step is not None:
             self.entries.append(StopAgreed(self.rounds, stop_step))
         self.entries.append(RoundEnded(self.rounds, Cause.PREEMPTION, ("n1",), None, saved))

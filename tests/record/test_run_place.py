@@ -14,6 +14,7 @@ import pytest
 from hpc_elastic.errors import RunDirError, StoreError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Decision,
     Drained,
@@ -22,7 +23,6 @@ from hpc_elastic.record.journal import (
     Epoch,
     EpochStarted,
     RunEnded,
-    Then,
 )
 from hpc_elastic.record.run_directory import (
     directory_name,
@@ -38,7 +38,7 @@ EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "", ())
 DONE = RunEnded(Decision.DONE, 0, "", None)
 FAILED = RunEnded(Decision.FAILED, 1, "", None)
-LEAVING = DrainRequested(Cause.INTERRUPT, "n1", Then.LEAVE, "SIGINT")
+LEAVING = DrainRequested(Cause.INTERRUPT, "n1", AfterDrain.LEAVE, "SIGINT")
 LEFT = Drained(EPOCH, Cause.INTERRUPT, None, "")
 
 

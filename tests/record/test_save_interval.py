@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     DrainRequested,
     Entry,
@@ -14,7 +15,6 @@ from hpc_elastic.record.journal import (
     Record,
     RoundEnded,
     RoundFormed,
-    Then,
 )
 from hpc_elastic.record.save_interval import (
     BUSY,
@@ -108,7 +108,7 @@ def test_a_preemption_counts_if_its_time_is_too_short_for_a_save() -> None:
 
 def test_the_records_tell_faults_and_warnings() -> None:
     """Crashes, hangs and lost nodes lose work; a change of membership does not."""
-    drain = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "", left_s=90.0)
+    drain = DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.LEAVE, "", left_s=90.0)
     past = found(
         began(),
         formed(1),

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Budget,
     Cause,
     Decision,
@@ -24,7 +25,6 @@ from hpc_elastic.record.journal import (
     StopAgreed,
     StopKind,
     TaskStopped,
-    Then,
 )
 from hpc_elastic.record.state import RunState, apply, fits, fold
 from tests.meet.build import (
@@ -108,7 +108,7 @@ def test_no_round_is_formed_while_leaving(last: Entry) -> None:
 
 def test_a_round_clears_the_way() -> None:
     """A new round forgets the pause that led to it, and takes back nodes that have returned."""
-    pause = drain(Then.REJOIN, Cause.MEMBERSHIP)
+    pause = drain(AfterDrain.REJOIN, Cause.MEMBERSHIP)
     state = after(start(), formed(1), pause, StopAgreed(1, 5), loss(1, "n2", "n3"), formed(2, ("n1", "n2")))
     assert (None, None, None) == (state.drain, state.stop_step, state.ended)
     assert frozenset({"n3"}) == state.lost
@@ -163,7 +163,7 @@ def test_causes_are_counted_apart() -> None:
 
 def test_leaving_beats_rejoining() -> None:
     """A preemption that comes during a pause turns it into leaving, not the other way round."""
-    pause = drain(Then.REJOIN, Cause.MEMBERSHIP)
+    pause = drain(AfterDrain.REJOIN, Cause.MEMBERSHIP)
     paused = after(start(), formed(1), pause)
     assert drain() == after(drain(), state=paused).drain
     assert not fits(after(start(), formed(1), drain()), pause)
@@ -171,11 +171,11 @@ def test_leaving_beats_rejoining() -> None:
 
 def test_a_pause_needs_a_round() -> None:
     """Between rounds there is nobody to pause; and one pause is enough."""
-    pause = drain(Then.REJOIN, Cause.MEMBERSHIP)
+    pause = drain(AfterDrain.REJOIN, Cause.MEMBERSHIP)
     assert not fits(after(start()), pause)
     assert not fits(after(start(), formed(1), crash(1)), pause)
     assert not fits(
-        after(start(), formed(1), pause), drain(Then.REJOIN, Cause.MEMBERSHIP)._replace(node="n2")
+        after(start(), formed(1), pause), drain(AfterDrain.REJOIN, Cause.MEMBERSHIP)._replace(node="n2")
     )
 
 
@@ -426,8 +426,8 @@ def test_a_run_that_has_ended_ends_no_round() -> None:
 @pytest.mark.parametrize(
     ("asked", "left", "cause"),
     [
-        ((drain(Then.REJOIN),), "n2", Cause.PREEMPTION),
-        ((drain(Then.REJOIN),), "n9", Cause.CRASH),
+        ((drain(AfterDrain.REJOIN),), "n2", Cause.PREEMPTION),
+        ((drain(AfterDrain.REJOIN),), "n9", Cause.CRASH),
         ((), "n9", Cause.CRASH),
     ],
 )
@@ -452,7 +452,7 @@ def test_a_loss_that_is_told_of_a_node_that_has_left_is_none() -> None:
     """Unless another agent of that node stays; a node of an earlier round may be lost as well."""
     second = member("n2")._replace(node_id="n2.2")
     left = NodeLeft(E0, node_id("n2"), "n2", Cause.PREEMPTION, "")
-    asked = (drain(Then.REJOIN), left)
+    asked = (drain(AfterDrain.REJOIN), left)
     assert not fits(after(start(), formed(1), *asked), loss(1, "n2"))
     both = formed(1)._replace(members=(*formed(1).members, second))
     for entries, nodes in (((both, *asked), ("n2",)), ((formed(1), *asked), ("n9",))):
@@ -463,11 +463,11 @@ def test_a_hang_as_a_peer_leaves_is_one() -> None:
     """Only what fails for want of a peer is no fault of the workers."""
     left = NodeLeft(E0, node_id("n2"), "n2", Cause.PREEMPTION, "")
     hang = RoundEnded(1, Cause.HANG, ("n1",), None)
-    assert {Cause.HANG: 1} == after(start(), formed(1), drain(Then.REJOIN), left, hang).counts
+    assert {Cause.HANG: 1} == after(start(), formed(1), drain(AfterDrain.REJOIN), left, hang).counts
 
 
-@pytest.mark.parametrize(("then", "stops"), [(Then.REJOIN, 1), (Then.LEAVE, 0)])
-def test_a_stop_in_vain_is_one_after_which_the_start_goes_on(then: Then, stops: int) -> None:
+@pytest.mark.parametrize(("then", "stops"), [(AfterDrain.REJOIN, 1), (AfterDrain.LEAVE, 0)])
+def test_a_stop_in_vain_is_one_after_which_the_start_goes_on(then: AfterDrain, stops: int) -> None:
     """Whoever leaves counts as a start."""
     entries = (
         start(),

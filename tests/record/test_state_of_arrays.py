@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Decision,
     DrainExplained,
@@ -17,7 +18,6 @@ from hpc_elastic.record.journal import (
     RoundFormed,
     RunEnded,
     SizeWanted,
-    Then,
 )
 from hpc_elastic.record.state import RunState, fits
 from tests.meet.build import E0, after, start
@@ -36,7 +36,7 @@ def left(one: str) -> NodeLeft:
     return NodeLeft(E0, one, one.partition(".")[0], Cause.PREEMPTION, "SIGTERM")
 
 
-def asked(cause: Cause, then: Then) -> DrainRequested:
+def asked(cause: Cause, then: AfterDrain) -> DrainRequested:
     """Return a wish for a drain."""
     return DrainRequested(cause, "n1", then, "asked", E0)
 
@@ -46,7 +46,7 @@ def lost(number: int, *nodes: str) -> RoundEnded:
     return RoundEnded(number, Cause.NODE_LOSS, nodes, None)
 
 
-PREEMPTED = asked(Cause.PREEMPTION, Then.REJOIN)
+PREEMPTED = asked(Cause.PREEMPTION, AfterDrain.REJOIN)
 
 
 def state_of(*entries: Entry) -> RunState:
@@ -99,7 +99,7 @@ def test_a_round_ends_for_a_node_that_slurm_has_set_down() -> None:
 def test_who_asked_all_to_leave_may_vanish_itself() -> None:
     """Without its batch host somebody else has to requeue the job."""
     down = DrainExplained(E0, Cause.NODE_LOSS, "a node is down", 5.0)
-    state = state_of(formed(1, A, B), asked(Cause.PREEMPTION, Then.LEAVE), down, lost(1, "n1"))
+    state = state_of(formed(1, A, B), asked(Cause.PREEMPTION, AfterDrain.LEAVE), down, lost(1, "n1"))
     assert {"n1"} == state.lost
 
 
@@ -113,7 +113,7 @@ def test_nobody_leaves_a_run_that_has_ended() -> None:
 def test_what_slurm_wants_changes_no_wish_of_the_user(cause: Cause) -> None:
     """Who stopped a run would else find it queued again; that there is less time holds."""
     why = DrainExplained(E0, Cause.PREEMPTION, "Slurm wants the nodes back", 10.0)
-    state = state_of(formed(1, A, B), asked(cause, Then.LEAVE), why)
+    state = state_of(formed(1, A, B), asked(cause, AfterDrain.LEAVE), why)
     assert cause is state.leave_cause
     assert state.explained == why
 
@@ -121,9 +121,9 @@ def test_what_slurm_wants_changes_no_wish_of_the_user(cause: Cause) -> None:
 def test_a_pause_for_another_size_is_not_explained_by_a_signal() -> None:
     """The signal's own drain, which follows, is."""
     why = DrainExplained(E0, Cause.TIME_LIMIT, "the limit is near", 10.0)
-    paused = (formed(1, A, B), asked(Cause.MEMBERSHIP, Then.REJOIN))
+    paused = (formed(1, A, B), asked(Cause.MEMBERSHIP, AfterDrain.REJOIN))
     assert not fits(state_of(*paused), why)
-    assert Cause.TIME_LIMIT is state_of(*paused, asked(Cause.PREEMPTION, Then.LEAVE), why).leave_cause
+    assert Cause.TIME_LIMIT is state_of(*paused, asked(Cause.PREEMPTION, AfterDrain.LEAVE), why).leave_cause
 
 
 def test_a_size_for_the_next_submission_is_kept() -> None:

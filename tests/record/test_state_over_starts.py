@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.meet.rules import Announce, LeaveRun, Waited, join
-from hpc_elastic.record.journal import Cause, Decision, Drained, DrainRequested, Epoch, RunEnded, Then
+from hpc_elastic.record.journal import AfterDrain, Cause, Decision, Drained, DrainRequested, Epoch, RunEnded
 from hpc_elastic.record.state import fits, is_released
 from tests.meet.build import (
     E0,
@@ -20,7 +20,7 @@ from tests.meet.build import (
     start,
 )
 
-STOP = DrainRequested(Cause.STOP, "", Then.LEAVE, "hpc-elastic stop")
+STOP = DrainRequested(Cause.STOP, "", AfterDrain.LEAVE, "hpc-elastic stop")
 
 
 def test_a_stop_that_a_requeue_has_overtaken_still_counts() -> None:

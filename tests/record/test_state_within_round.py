@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Answer,
     Cause,
     Decision,
@@ -27,7 +28,6 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RunEvent,
     StopAgreed,
-    Then,
     WarningHeld,
 )
 from hpc_elastic.record.progress import BEGINNING
@@ -72,7 +72,7 @@ def hang(number: int, look: int) -> HangSuspected:
         (OVER, hang(1, 1), None),
         ((*RUNS, drain()), hang(1, 1), None),
         ((*RUNS, ending()), hang(1, 1), None),
-        ((*RUNS, drain(Then.REJOIN)), hang(1, 1), 1),
+        ((*RUNS, drain(AfterDrain.REJOIN)), hang(1, 1), 1),
     ],
 )
 def test_looks_at_a_hang_are_counted_one_by_one(
@@ -114,7 +114,7 @@ def test_ranks_that_stand_still_are_known_by_their_node(
         (OVER, False),
         (SECOND, False),
         ((*RUNS, drain()), False),
-        ((*RUNS, drain(Then.REJOIN, Cause.MEMBERSHIP)), False),
+        ((*RUNS, drain(AfterDrain.REJOIN, Cause.MEMBERSHIP)), False),
     ],
 )
 def test_a_warning_is_held_back_in_its_round_only(entries: tuple[Entry, ...], is_held: bool) -> None:
@@ -234,7 +234,7 @@ LEAVES = (*RUNS, drain())
         ((*LEAVES, failed("n2")), failed("n2")._replace(failure={"rank": 3}), ("n2",)),
         ((*LEAVES, failed("n2")), failed("n3"), ("n2", "n3")),
         (RUNS, failed("n2"), ()),
-        ((*RUNS, drain(Then.REJOIN)), failed("n2"), ()),
+        ((*RUNS, drain(AfterDrain.REJOIN)), failed("n2"), ()),
         (LEAVES, failed("n2", number=2), ()),
         (LEAVES, failed("n2", epoch=REQUEUED), ()),
         ((*LEAVES, crash(1)), failed("n2"), ()),
@@ -266,7 +266,7 @@ def explained(cause: Cause, detail: str = "said", answer: Answer = Answer.CONFIR
         (drain(), explained(Cause.TIME_LIMIT)._replace(epoch=REQUEUED), Cause.PREEMPTION, None),
         (drain(cause=Cause.STOP), explained(Cause.TIME_LIMIT), Cause.STOP, "said"),
         (drain(cause=Cause.INTERRUPT), explained(Cause.TIME_LIMIT), Cause.INTERRUPT, "said"),
-        (drain(Then.REJOIN, Cause.MEMBERSHIP), explained(Cause.TIME_LIMIT), Cause.MEMBERSHIP, None),
+        (drain(AfterDrain.REJOIN, Cause.MEMBERSHIP), explained(Cause.TIME_LIMIT), Cause.MEMBERSHIP, None),
     ],
 )
 def test_slurm_explains_a_signal(asked: Entry, entry: DrainExplained, cause: Cause, said: str | None) -> None:
@@ -444,8 +444,8 @@ def test_a_start_is_requeued_once(entries: tuple[Entry, ...], cause: Cause, used
     assert not after(start(REQUEUED), state=state).requeued
 
 
-@pytest.mark.parametrize(("then", "stays"), [(Then.LEAVE, True), (Then.REJOIN, False)])
-def test_a_stop_that_a_requeue_has_overtaken_is_still_wanted(then: Then, stays: bool) -> None:
+@pytest.mark.parametrize(("then", "stays"), [(AfterDrain.LEAVE, True), (AfterDrain.REJOIN, False)])
+def test_a_stop_that_a_requeue_has_overtaken_is_still_wanted(then: AfterDrain, stays: bool) -> None:
     """Other than a pause, which is over with the start."""
     state = after(*RUNS, drain(then, Cause.STOP), start(REQUEUED))
     assert stays is (state.drain is not None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     DrainExplained,
     DrainRequested,
@@ -13,7 +14,6 @@ from hpc_elastic.record.journal import (
     Record,
     RoundEnded,
     StopAgreed,
-    Then,
 )
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.report.run_status import RunView, status_of
@@ -29,7 +29,7 @@ def test_a_round_that_saves_nothing_says_so(step: int, told: str) -> None:
     entries: tuple[Entry, ...] = (
         start(expected=()),
         formed(1),
-        DrainRequested(Cause.PREEMPTION, "n1", Then.REJOIN, "SIGTERM"),
+        DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.REJOIN, "SIGTERM"),
         StopAgreed(1, step),
         RoundEnded(1, Cause.PREEMPTION, ("n1",), None, None),
     )
@@ -42,7 +42,7 @@ def test_who_leaves_and_why_is_told() -> None:
     entries: tuple[Entry, ...] = (
         start(expected=()),
         formed(1),
-        DrainRequested(Cause.PREEMPTION, "n1", Then.REJOIN, "SIGTERM"),
+        DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.REJOIN, "SIGTERM"),
         NodeLeft(E0, "n1.1", "n1", Cause.PREEMPTION, "SIGTERM"),
         NodeLeft(E0, "n2.1", "n2", Cause.MEMBERSHIP, "no more than 1 node is wanted"),
         NodeLeft(E0, "n3.1", "n3", Cause.CANCEL, "SIGTERM: the job was cancelled"),
@@ -76,7 +76,7 @@ def test_a_signal_is_what_slurm_says_it_is(explained: tuple[Cause, str] | None, 
     entries: list[Entry] = [
         start(expected=()),
         formed(1),
-        DrainRequested(Cause.PREEMPTION, "n1", Then.REJOIN, "SIGTERM"),
+        DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.REJOIN, "SIGTERM"),
     ]
     if explained is not None:
         entries.append(DrainExplained(E0, *explained))

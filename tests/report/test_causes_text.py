@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Answer,
     Asked,
     Cause,
@@ -16,7 +17,6 @@ from hpc_elastic.record.journal import (
     Requeued,
     RoundEnded,
     RoundFormed,
-    Then,
 )
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.report.causes_text import (
@@ -47,7 +47,7 @@ def rounds(*answers: Answer | None) -> list[Record]:
     """Return the records of rounds that a node has left after SIGTERM, with Slurm's answers; may be none."""
     entries: list[Entry] = [start(expected=())]
     for number, answer in enumerate(answers, 1):
-        asked = DrainRequested(Cause.PREEMPTION, "n1", Then.REJOIN, "", asked=Asked("SIGTERM"))
+        asked = DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.REJOIN, "", asked=Asked("SIGTERM"))
         entries += [formed(number), asked]
         entries += [DrainExplained(E0, Cause.PREEMPTION, "why", answer=answer)] if answer else []
         entries.append(RoundEnded(number, Cause.PREEMPTION, ("n1",), None))

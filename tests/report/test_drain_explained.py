@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Answer,
     Asked,
     Cause,
@@ -18,7 +19,6 @@ from hpc_elastic.record.journal import (
     Record,
     Requeued,
     RoundFormed,
-    Then,
 )
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.record.why_left import (
@@ -31,7 +31,7 @@ from hpc_elastic.slurm.client.job_standing import job_facts
 
 EPOCH, TERM = Epoch(0, 0, 0, 0), Asked("SIGTERM")
 FORMED = RoundFormed(1, EPOCH, (Member("n1.1", "n1", 2),), "n1", 1, None)
-ASKED = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "", EPOCH, asked=TERM)
+ASKED = DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.LEAVE, "", EPOCH, asked=TERM)
 WHY = DrainExplained(EPOCH, Cause.CANCEL, "the job was cancelled", 12.0)
 
 

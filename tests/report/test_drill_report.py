@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Decision,
     Drained,
@@ -27,7 +28,6 @@ from hpc_elastic.record.journal import (
     RunEnded,
     SizeWanted,
     StopAgreed,
-    Then,
 )
 from hpc_elastic.report.drill_report import MEANWHILE, Course, InjectedFault, Saved, course_of, verdict
 
@@ -52,7 +52,7 @@ def crashed(node: str, rank: int, exitcode: int = -9, number: int = 1) -> RoundE
     return RoundEnded(number, Cause.CRASH, (node,), failure)
 
 
-def drain(cause: Cause, node: str, then: Then = Then.LEAVE, detail: str = "") -> DrainRequested:
+def drain(cause: Cause, node: str, then: AfterDrain = AfterDrain.LEAVE, detail: str = "") -> DrainRequested:
     """Return a request to save and stop."""
     return DrainRequested(cause, node, then, detail)
 
@@ -82,7 +82,7 @@ def follow(
         (LOSS, [crashed("n1", 0, 1), formed(2, "n1.1", lost=("n2",))], "(n1; rank 0, exit code 1)"),
         (
             LOSS,
-            [drain(Cause.MEMBERSHIP, "n2", Then.REJOIN, "n2 wants to join")],
+            [drain(Cause.MEMBERSHIP, "n2", AfterDrain.REJOIN, "n2 wants to join")],
             "pause asked for: n2 wants to join",
         ),
         (LOSS, [EpochStarted(Epoch(0, 0, 0, 1), "7", ())], "the job started again"),
@@ -131,8 +131,8 @@ def test_what_something_else_has_done_is_not_taken_for_the_drill(
         (HANG, drain(Cause.PREEMPTION, "n1")),
         (HANG, SizeWanted(0, 1, "hpc-elastic scale")),
         (LOSS, RoundEnded(1, Cause.NODE_LOSS, ("n1",), None)),
-        (LOSS, drain(Cause.MEMBERSHIP, "n3", Then.REJOIN)),
-        (OF_TASK, drain(Cause.PREEMPTION, "n1", Then.REJOIN)),
+        (LOSS, drain(Cause.MEMBERSHIP, "n3", AfterDrain.REJOIN)),
+        (OF_TASK, drain(Cause.PREEMPTION, "n1", AfterDrain.REJOIN)),
         (PREEMPT, crashed("n1", 0, 1)),
         (CRASH, EpochStarted(Epoch(0, 0, 1, 0), "7", ())),
     ],
@@ -222,7 +222,7 @@ def test_workers_without_a_step_since_the_last_checkpoint_have_nothing_to_save(
 )
 def test_a_task_has_stopped_when_its_agent_leaves(ends: list[Entry], after_s: int | None) -> None:
     """In array mode nothing is drained as a whole: the end of that node's workers is what Slurm waits for."""
-    first = drain(Cause.PREEMPTION, "n2", Then.REJOIN)
+    first = drain(Cause.PREEMPTION, "n2", AfterDrain.REJOIN)
     course = follow(OF_TASK, first, StopAgreed(1, 60), *ends, formed(2, "n1.1"))
     stopped = [phase for phase in course.phases if phase.name == "stopped"]
     expected = [] if after_s is None else [(float(after_s), "all workers on n2 have stopped")]

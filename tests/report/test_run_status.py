@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Asked,
     Cause,
     Decision,
@@ -21,7 +22,6 @@ from hpc_elastic.record.journal import (
     RoundFormed,
     RunEnded,
     StopAgreed,
-    Then,
 )
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.report.run_status import RunPhase, RunView, status_of
@@ -31,7 +31,7 @@ EPOCH = Epoch(0, 0, 0, 0)
 STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"))
 ROUND = RoundFormed(3, EPOCH, (Member("n1.1", "n1", 2), Member("n2.1", "n2", 2)), "n1", 1, None)
 FIRST_ROUND = ROUND._replace(number=1)
-DRAIN = DrainRequested(Cause.TIME_LIMIT, "n1", Then.LEAVE, "SIGUSR2")
+DRAIN = DrainRequested(Cause.TIME_LIMIT, "n1", AfterDrain.LEAVE, "SIGUSR2")
 
 
 def job(state: str, reason: str = "None", restarts: int = 0) -> JobFacts:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Asked,
     Cause,
     Decision,
@@ -27,7 +28,6 @@ from hpc_elastic.record.journal import (
     SetupFailure,
     SizeWanted,
     StopAgreed,
-    Then,
     WarningHeld,
 )
 from hpc_elastic.report.timeline import failure_text, names_text, span_text, timeline
@@ -68,7 +68,7 @@ def test_a_drain_of_an_earlier_start_is_no_part_of_this_one() -> None:
     told = texts(
         (0, EpochStarted(FIRST, "7", ("n1", "n2"))),
         (1, RoundFormed(1, FIRST, BOTH, "n1", 1, None)),
-        (2, DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "SIGTERM")),
+        (2, DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.LEAVE, "SIGTERM")),
         (100, EpochStarted(SECOND, "7", ("n1", "n2"))),
         (108, Drained(SECOND, Cause.JOIN_TIMEOUT, None, "")),
     )
@@ -108,7 +108,7 @@ def test_a_run_with_a_crash_a_loss_and_a_requeue() -> None:
         (12.5, RoundFormed(2, FIRST, BOTH, "n1", 1, MarkedCheckpoint(40, None))),
         (77.5, RoundEnded(2, Cause.NODE_LOSS, ("n2",), None)),
         (77.5, RoundFormed(3, FIRST, BOTH[:1], "n1", 1, None)),
-        (80, DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "", asked=Asked("SIGTERM"))),
+        (80, DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.LEAVE, "", asked=Asked("SIGTERM"))),
         (81, StopAgreed(3, 50)),
         (83, Drained(FIRST, Cause.PREEMPTION, 50, "")),
         (84, Requeued(FIRST, Cause.PREEMPTION)),
@@ -131,7 +131,7 @@ def test_a_pause_and_a_relaunch_are_told_apart_from_a_drain_and_a_start() -> Non
     lines = texts(
         (0, EpochStarted(FIRST, "7", ())),
         (1, RoundFormed(1, FIRST, BOTH, "n1", 1, None)),
-        (2, DrainRequested(Cause.MEMBERSHIP, "n3", Then.REJOIN, "n3 wants to join")),
+        (2, DrainRequested(Cause.MEMBERSHIP, "n3", AfterDrain.REJOIN, "n3 wants to join")),
         (3, EpochStarted(FIRST._replace(relaunch=1), "7", ("n1",))),
     )
     assert ["pause asked for: n3 wants to join", "agents started again on n1 (relaunch 1)"] == lines[-2:]
@@ -161,10 +161,10 @@ def test_a_round_that_pauses_tells_its_own_length_and_who_asked() -> None:
         (0, EpochStarted(FIRST, "7", ())),
         (1, first),
         (4.7, SizeWanted(0, 1, "hpc-elastic scale")),
-        (4.8, DrainRequested(Cause.MEMBERSHIP, "", Then.REJOIN, "scale to 1 node")),
+        (4.8, DrainRequested(Cause.MEMBERSHIP, "", AfterDrain.REJOIN, "scale to 1 node")),
         (5, ended),
         (6, first._replace(number=2, members=BOTH[:1])),
-        (8, DrainRequested(Cause.MEMBERSHIP, "n3", Then.REJOIN, "n3 wants to join")),
+        (8, DrainRequested(Cause.MEMBERSHIP, "n3", AfterDrain.REJOIN, "n3 wants to join")),
         (9, ended._replace(number=2)),
     )
     assert "round 1 paused after 4.0 s: 1 node wanted (hpc-elastic scale)" in lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Drained,
     DrainRequested,
@@ -19,7 +20,6 @@ from hpc_elastic.record.journal import (
     Requeued,
     RoundFormed,
     StopAgreed,
-    Then,
 )
 from hpc_elastic.record.state import MOST_FAILED_LEAVING, RunState, apply, fold
 from hpc_elastic.report.causes_text import unsaved_text
@@ -31,7 +31,7 @@ from hpc_elastic.slurm.client.job_standing import JobFacts, job_facts
 EPOCH, AGAIN = Epoch(0, 0, 0, 0), Epoch(0, 0, 1, 0)
 STARTED = EpochStarted(EPOCH, "7", ("n1", "n2"))
 ROUND = RoundFormed(1, EPOCH, (Member("n1.1", "n1", 2), Member("n2.1", "n2", 2)), "n1", 1, None)
-DRAIN = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "SIGTERM")
+DRAIN = DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.LEAVE, "SIGTERM")
 FAILED = FailedLeaving(EPOCH, 1, "n2", {"rank": 2, "node": "n2", "exitcode": 3})
 MISSING = "no checkpoint of step 12 was marked"
 ON_ITS_WAY = (STARTED, ROUND, DRAIN, StopAgreed(1, 12))

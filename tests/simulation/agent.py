@@ -19,7 +19,7 @@ from hpc_elastic.meet.shared_run import RunDeps, RunFacts, SharedRun
 from hpc_elastic.node.agent import OwnFacts, gather
 from hpc_elastic.node.decision import Action, AgentFacts, Group, RestartBudgets, decide, decide_blind
 from hpc_elastic.record.array_task import TaskStart
-from hpc_elastic.record.journal import Cause, Epoch, Member, RoundFormed, Then
+from hpc_elastic.record.journal import AfterDrain, Cause, Epoch, Member, RoundFormed
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.store.lock import ContentionLock
 from hpc_elastic.store.protocol import Store
@@ -344,7 +344,7 @@ class SimulatedAgent:
     def _tell_wish(self) -> None:
         state, alone = self.shared.state, self._leaves_alone
         if self.is_signalled and not (state.leaving or (alone and state.drain is not None)):
-            then = Then.REJOIN if alone else Then.LEAVE
+            then = AfterDrain.REJOIN if alone else AfterDrain.LEAVE
             self.shared.request_drain(Cause.PREEMPTION, then, "signal")
 
     def _insist(self, write: Callable[[], object]) -> None:

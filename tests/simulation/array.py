@@ -12,7 +12,7 @@ from typing import NamedTuple
 from hpc_elastic.errors import StoreError
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.record.array_task import TaskStart, epoch_now
-from hpc_elastic.record.journal import Cause, DrainRequested, Entry, SizeWanted, Then
+from hpc_elastic.record.journal import AfterDrain, Cause, DrainRequested, Entry, SizeWanted
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.record.state import NO_EPOCH, RunState
 from tests.simulation.agent import Shares, SimulatedAgent, Start
@@ -150,7 +150,7 @@ class ArrayScenario(Scenario):
         node = self.world.new_node("login")
         mount = Mount(node, self.chances.weather, self.invariants)
         log = RunLog(mount, node, "login", SimulatedLock(self.lock, node))
-        pause = DrainRequested(Cause.MEMBERSHIP, "", Then.REJOIN, "scale")
+        pause = DrainRequested(Cause.MEMBERSHIP, "", AfterDrain.REJOIN, "scale")
 
         def ask(state: RunState) -> Entry | None:
             is_on = state.epoch > NO_EPOCH and state.ending is None

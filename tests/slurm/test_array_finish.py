@@ -11,6 +11,7 @@ from hpc_elastic.ids import Env
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.array_task import TaskStart, epoch_now
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Decision,
     Drained,
@@ -28,7 +29,6 @@ from hpc_elastic.record.journal import (
     StopAgreed,
     StopKind,
     TaskStopped,
-    Then,
 )
 from hpc_elastic.record.run_log import open_log, read_records, read_state
 from hpc_elastic.slurm.client.answers import SlurmTask
@@ -116,7 +116,7 @@ def test_only_this_task_is_requeued(tmp_path: Path) -> None:
 def test_a_task_whose_program_asks_nothing_says_what_is_not_known(tmp_path: Path) -> None:
     """The other tasks begin anew, which the program may or may not have saved for; with the lines to add."""
     end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))
-    asked = DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "")
+    asked = DrainRequested(Cause.PREEMPTION, "n2", AfterDrain.REJOIN, "")
     end.finish(
         STARTED, ROUND, asked, StopAgreed(1, -1), RoundEnded(1, Cause.PREEMPTION, ("n2",), None, None), LEFT
     )
@@ -127,7 +127,7 @@ def test_a_task_that_trains_for_little_of_its_time_limit_says_so(tmp_path: Path)
     """With what would leave it more, as a job of several nodes does."""
     times = {"StartTime": "2026-11-21T20:00:00", "EndTime": "2026-11-21T20:02:00"}
     end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER], **times))
-    asked = DrainRequested(Cause.TIME_LIMIT, "n2", Then.REJOIN, "")
+    asked = DrainRequested(Cause.TIME_LIMIT, "n2", AfterDrain.REJOIN, "")
     ended = RoundEnded(1, Cause.TIME_LIMIT, ("n2",), None, 9)
     end.finish(STARTED, ROUND, asked, StopAgreed(1, 9), ended, LEFT._replace(cause=Cause.TIME_LIMIT))
     told = "this start has trained for 0 s of a time limit of 120 s; a longer --time, or a "
@@ -406,11 +406,11 @@ def test_a_spent_budget_has_the_other_tasks_save_first(
     """Then this task waits until it is released, where its user wants that; else it has failed."""
     end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))
     again = RoundFormed(2, EPOCH, ROUND.members[:1], "n1", 1, None)
-    asked = DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "SIGTERM")
+    asked = DrainRequested(Cause.PREEMPTION, "n2", AfterDrain.REJOIN, "SIGTERM")
     end.budgets = RequeueBudgets(max_preemptions=0, holds=holds)
     ended = RoundEnded(1, Cause.PREEMPTION, ("n2",), None)
     assert code == end.finish(STARTED, ROUND, asked, ended, LEFT, again).code
     state = read_state(end.paths)
     assert state.drain is not None
-    assert (Cause.PREEMPTION, Then.LEAVE) == (state.drain.cause, state.drain.then)
+    assert (Cause.PREEMPTION, AfterDrain.LEAVE) == (state.drain.cause, state.drain.then)
     assert (["requeuehold 7_1"] if holds else []) == end.slurm.done

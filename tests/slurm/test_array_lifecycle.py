@@ -10,6 +10,7 @@ from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.ids import CANCELLED_CODE
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Budget,
     Cause,
     Decision,
@@ -29,7 +30,6 @@ from hpc_elastic.record.journal import (
     SizeWanted,
     StopAgreed,
     StopKind,
-    Then,
 )
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.slurm.client.job_standing import JobFacts, job_facts
@@ -126,7 +126,7 @@ def test_a_left_over_does_nothing() -> None:
 
 def test_the_last_task_of_a_stopped_run_records_it() -> None:
     """Before the others have saved nobody ends the run."""
-    asked = DrainRequested(Cause.STOP, "", Then.LEAVE, "hpc-elastic stop")
+    asked = DrainRequested(Cause.STOP, "", AfterDrain.LEAVE, "hpc-elastic stop")
     saving = BASE._replace(state=state_of(STARTED, ROUND, asked))
     assert isinstance(decide(saving, BUDGETS), Leave)
     over = saving._replace(state=state_of(STARTED, ROUND, asked, Drained(EPOCH, Cause.STOP, 40, "stop")))
@@ -298,7 +298,7 @@ def test_another_task_goes_on_where_slurm_may_not_requeue_one() -> None:
 
 def test_a_task_that_cannot_wait_held_fails_the_run_whose_budget_is_spent() -> None:
     """Nobody could release it."""
-    asked = DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "SIGTERM")
+    asked = DrainRequested(Cause.PREEMPTION, "n2", AfterDrain.REJOIN, "SIGTERM")
     ended = RoundEnded(1, Cause.PREEMPTION, ("n2",), None)
     state = state_of(STARTED, ROUND, asked, ended)
     facts = BASE._replace(state=state, left=left(Cause.PREEMPTION), job=scontrol(Requeue="0"))
@@ -373,7 +373,7 @@ def test_a_refused_requeue_ends_the_run_only_with_the_last_task(
 
 def test_the_budget_of_a_cause_is_the_runs() -> None:
     """Each round that ended for it counts, whichever node left."""
-    asked = DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "SIGTERM")
+    asked = DrainRequested(Cause.PREEMPTION, "n2", AfterDrain.REJOIN, "SIGTERM")
     ended = RoundEnded(1, Cause.PREEMPTION, ("n2",), None)
     facts = BASE._replace(state=state_of(STARTED, ROUND, asked, ended), left=left(Cause.PREEMPTION))
     assert isinstance(decide(facts, BUDGETS._replace(max_preemptions=1)), Requeue)
@@ -408,7 +408,7 @@ def test_a_run_whose_requeues_are_spent_goes_no_further_after_a_drain(*, may_req
 
 def test_a_task_that_slurm_requeues_itself_costs_its_budget() -> None:
     """Preempted without grace, nobody else would hold it; by hand it may be as often as one likes."""
-    asked = DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "SIGTERM")
+    asked = DrainRequested(Cause.PREEMPTION, "n2", AfterDrain.REJOIN, "SIGTERM")
     ended = RoundEnded(1, Cause.PREEMPTION, ("n2",), None)
     state = state_of(STARTED, ROUND, asked, ended)
     facts = BASE._replace(state=state, left=left(Cause.PREEMPTION), job=scontrol(Restarts="2"))
@@ -419,7 +419,7 @@ def test_a_task_that_slurm_requeues_itself_costs_its_budget() -> None:
 
 def test_the_others_save_before_a_spent_budget_ends_the_run() -> None:
     """They run already without the node that left; what they have not saved would be lost."""
-    asked = DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "SIGTERM")
+    asked = DrainRequested(Cause.PREEMPTION, "n2", AfterDrain.REJOIN, "SIGTERM")
     ended = RoundEnded(1, Cause.PREEMPTION, ("n2",), None)
     again = RoundFormed(2, EPOCH, ROUND.members[:1], "n1", 1, None)
     facts = BASE._replace(state=state_of(STARTED, ROUND, asked, ended, again), left=left(Cause.PREEMPTION))
@@ -470,7 +470,7 @@ def test_stops_that_save_nothing_hold_the_run() -> None:
     for number in (1, 2, 3):
         entries += [
             ROUND._replace(number=number),
-            DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "SIGTERM"),
+            DrainRequested(Cause.PREEMPTION, "n2", AfterDrain.REJOIN, "SIGTERM"),
             StopAgreed(number, 20 * number),
             RoundEnded(number, Cause.PREEMPTION, ("n2",), None),
         ]

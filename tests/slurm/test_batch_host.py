@@ -10,6 +10,7 @@ import pytest
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Decision,
     Drained,
@@ -21,7 +22,6 @@ from hpc_elastic.record.journal import (
     NodeLeft,
     Requeued,
     RoundFormed,
-    Then,
 )
 from hpc_elastic.record.run_log import open_log, read_records, read_state
 from hpc_elastic.slurm.end.batch_host import (
@@ -88,7 +88,7 @@ def script_is_killed(paths: RunPaths) -> Epoch:
     epoch = Epoch(0, 0, 1, 0)
     for entry in (
         EpochStarted(epoch, "7", ("n1", "n2"), "n1"),
-        DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "SIGTERM", epoch),
+        DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.LEAVE, "SIGTERM", epoch),
         DrainExplained(epoch, Cause.LAUNCH_FAILURE, "its batch script was killed", 4.0),
         Drained(epoch, Cause.LAUNCH_FAILURE, None, ""),
     ):

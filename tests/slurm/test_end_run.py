@@ -12,6 +12,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.meet.membership import RUN_ID
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Decision,
     Drained,
@@ -22,7 +23,6 @@ from hpc_elastic.record.journal import (
     Member,
     RoundFormed,
     RunEnded,
-    Then,
 )
 from hpc_elastic.record.run_log import open_log, read_state
 from hpc_elastic.slurm.client.commands import Slurm
@@ -79,7 +79,7 @@ def test_running_workers_are_asked_to_save_and_stop(paths: RunPaths, job: FakeJo
     Ender(paths, job).stop()
     drain = read_state(paths).drain
     assert drain is not None
-    assert (Cause.STOP, Then.LEAVE) == (drain.cause, drain.then)
+    assert (Cause.STOP, AfterDrain.LEAVE) == (drain.cause, drain.then)
     assert [] == job.calls
     again = Ender(paths, job)
     again.stop()
@@ -116,7 +116,7 @@ def test_workers_that_were_left_behind_by_a_requeue_are_not_waited_for(paths: Ru
 
 def test_a_drain_under_way_is_waited_for(paths: RunPaths, job: FakeJob) -> None:
     """Ending the run at once would cost the checkpoint that is being written."""
-    write(paths, STARTED, ROUND, DrainRequested(Cause.TIME_LIMIT, "n1", Then.LEAVE, ""))
+    write(paths, STARTED, ROUND, DrainRequested(Cause.TIME_LIMIT, "n1", AfterDrain.LEAVE, ""))
     ender = Ender(paths, job)
     thread = threading.Thread(target=ender.stop)
     thread.start()

@@ -12,6 +12,7 @@ from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import MarkName, write_mark
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Decision,
     Drained,
@@ -26,7 +27,6 @@ from hpc_elastic.record.journal import (
     RoundFormed,
     RunEnded,
     StopAgreed,
-    Then,
 )
 from hpc_elastic.record.run_log import open_log, read_records, read_state
 from hpc_elastic.report.timeline import timeline
@@ -44,7 +44,7 @@ ROUND = RoundFormed(1, EPOCH, (Member("n1.1", "n1", 1), Member("n2.1", "n2", 1))
 DRAINED = (
     STARTED,
     ROUND,
-    DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, ""),
+    DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.LEAVE, ""),
     Drained(EPOCH, Cause.PREEMPTION, 4, ""),
 )
 

@@ -6,6 +6,7 @@ import pytest
 
 from hpc_elastic.ids import CANCELLED_CODE
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Budget,
     Cause,
     Decision,
@@ -21,7 +22,6 @@ from hpc_elastic.record.journal import (
     RoundFormed,
     RunEnded,
     SizeWanted,
-    Then,
 )
 from hpc_elastic.record.state import RunState, fold
 from hpc_elastic.slurm.client.job_standing import JobFacts, Standing, job_facts, standing
@@ -66,7 +66,7 @@ def drained(cause: Cause, step: int | None = 40) -> tuple[Entry, ...]:
     return (
         STARTED,
         ROUND,
-        DrainRequested(cause, "n1", Then.LEAVE, "why"),
+        DrainRequested(cause, "n1", AfterDrain.LEAVE, "why"),
         Drained(EPOCH, cause, step, "why"),
     )
 
@@ -196,7 +196,7 @@ def test_a_job_that_goes_back_for_unfit_nodes_says_why() -> None:
     """No node was lost; a start whose agents never came knows nothing of the unfit ones of another."""
     unfit = NodeUnfit(EPOCH, "n2", "the health command ended with 127")
     leave = (
-        DrainRequested(Cause.NODE_LOSS, "n1", Then.LEAVE, "x"),
+        DrainRequested(Cause.NODE_LOSS, "n1", AfterDrain.LEAVE, "x"),
         Drained(EPOCH, Cause.NODE_LOSS, None, "x"),
     )
     choice = decide(facts(STARTED, unfit, *leave, job=RUNNING), BUDGETS)
@@ -233,7 +233,7 @@ def test_a_stop_on_request_ends_the_run(cause: Cause, job: JobFacts | None) -> N
 
 def test_a_requested_stop_counts_even_if_the_agents_were_killed_before_they_had_stopped() -> None:
     """The request stands in the journal although nobody wrote that it was carried out."""
-    choice = decide(facts(STARTED, ROUND, DrainRequested(Cause.STOP, "", Then.LEAVE, "")), BUDGETS)
+    choice = decide(facts(STARTED, ROUND, DrainRequested(Cause.STOP, "", AfterDrain.LEAVE, "")), BUDGETS)
     assert isinstance(choice, Exit)
 
 
@@ -259,14 +259,14 @@ def test_relaunches_are_bounded_then_the_job_is_requeued() -> None:
 
 def test_a_drain_that_was_cut_short_is_requeued_not_relaunched() -> None:
     """The nodes are wanted back; starting agents again would waste the rest of the grace."""
-    asked = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "SIGTERM")
+    asked = DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.LEAVE, "SIGTERM")
     choice = decide(facts(STARTED, ROUND, asked, job=IN_GRACE, srun_exit_code=137), BUDGETS)
     assert isinstance(choice, Requeue)
 
 
 def test_a_pause_for_new_nodes_is_no_drain() -> None:
     """A drain after which the nodes rejoin does not end the start."""
-    asked = DrainRequested(Cause.MEMBERSHIP, "n3", Then.REJOIN, "")
+    asked = DrainRequested(Cause.MEMBERSHIP, "n3", AfterDrain.REJOIN, "")
     assert isinstance(decide(facts(STARTED, ROUND, asked, srun_exit_code=137), BUDGETS), Relaunch)
 
 

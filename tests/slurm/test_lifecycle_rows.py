@@ -8,6 +8,7 @@ import pytest
 
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Asked,
     Budget,
     Cause,
@@ -21,7 +22,6 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RunEnded,
     SizeWanted,
-    Then,
 )
 from hpc_elastic.slurm.client.job_standing import JobFacts
 from hpc_elastic.slurm.end.choices import (
@@ -93,7 +93,7 @@ def test_the_verdict_on_a_run_is_also_that_of_a_task_that_was_started_anew() -> 
 
 def test_a_task_that_is_stopped_records_it_where_slurm_does_not_tell_of_others() -> None:
     """Else nobody may."""
-    asked = DrainRequested(Cause.STOP, "", Then.LEAVE, "")
+    asked = DrainRequested(Cause.STOP, "", AfterDrain.LEAVE, "")
     assert Decision.STOPPED is record_of(decide(task(array.ROUND, asked, others=None), BUDGETS)).decision
 
 
@@ -125,7 +125,7 @@ def test_the_minimum_ends_only_a_run_that_was_left_for_it(cause: Cause, left: An
 )
 def test_only_tasks_that_run_save_first(others: Any, kind: type) -> None:
     """One that waits has nothing to save."""
-    asked = DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "SIGTERM")
+    asked = DrainRequested(Cause.PREEMPTION, "n2", AfterDrain.REJOIN, "SIGTERM")
     ended = RoundEnded(1, Cause.PREEMPTION, ("n2",), None)
     again = array.ROUND._replace(number=2, members=array.ROUND.members[:1])
     known = task(array.ROUND, asked, ended, again, left=array.left(Cause.PREEMPTION), others=others)
@@ -134,7 +134,7 @@ def test_only_tasks_that_run_save_first(others: Any, kind: type) -> None:
 
 def test_the_signal_of_a_start_without_a_goodbye_is_that_of_its_drain() -> None:
     """Where Slurm does nothing to the job a user has sent it."""
-    drain = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "", asked=TERM)
+    drain = DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.LEAVE, "", asked=TERM)
     killed = facts(STARTED, ROUND, drain, job=RUNNING, srun_exit_code=137)
     assert Requeue(Cause.PREEMPTION, "a SIGTERM that a user sent", "requeue 1 of at most 10", "SIGTERM") == (
         decide(killed, BUDGETS)
@@ -286,7 +286,7 @@ def test_records_that_belong_to_no_start_do_not_matter_for_starts_in_vain() -> N
     """Nor do those of agents."""
     entries = (
         STARTED,
-        DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, ""),
+        DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.LEAVE, ""),
         NodeUnfit(EPOCH._replace(restart=9), "n", ""),
     )
     assert 1 == starts_in_vain(records_of(*entries), EPOCH)

@@ -6,6 +6,7 @@ import pytest
 
 from hpc_elastic.record.journal import (
     NO_SIGNAL,
+    AfterDrain,
     Answer,
     Asked,
     Budget,
@@ -14,7 +15,6 @@ from hpc_elastic.record.journal import (
     DrainRequested,
     RoundEnded,
     RoundFormed,
-    Then,
 )
 from hpc_elastic.record.why_left import RUNS_ON
 from hpc_elastic.slurm.client.job_standing import JobFacts
@@ -34,7 +34,7 @@ DENIED = Asked("SIGTERM", Answer.DENIES, RUNS_ON)
 
 def test_the_drain_of_a_node_is_no_preemption() -> None:
     """An administrator drains the node: no budget but that of all requeues counts it."""
-    asked = DrainRequested(Cause.NODE_DRAIN, "n1", Then.LEAVE, "the drain of n1 (fan)")
+    asked = DrainRequested(Cause.NODE_DRAIN, "n1", AfterDrain.LEAVE, "the drain of n1 (fan)")
     drained = Drained(EPOCH, Cause.NODE_DRAIN, 40, "the drain of n1 (fan)")
     known = facts(STARTED, ROUND, asked, drained, job=RUNNING)
     budgets = BUDGETS._replace(max_preemptions=0)
@@ -56,7 +56,7 @@ def test_the_drain_of_a_node_is_no_preemption() -> None:
 )
 def test_no_preemption_is_claimed_that_slurm_denies(detail: str, by: Asked, job: JobFacts, why: str) -> None:
     """Only the words change: what agents took for a preemption is requeued and counted as one."""
-    asked = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, detail, asked=by)
+    asked = DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.LEAVE, detail, asked=by)
     drained = Drained(EPOCH, Cause.PREEMPTION, 40, detail, asked=by)
     known = facts(STARTED, ROUND, asked, drained, job=job)
     sent = "SIGTERM" if "that a user sent" in why else ""
@@ -86,7 +86,7 @@ def test_a_task_is_not_called_preempted_either(by: Asked, job: JobFacts, why: st
 
 def test_a_signal_that_spends_a_budget_says_what_it_counts_as() -> None:
     """The scripts of the other tasks, which save first, say the same in their turn."""
-    asked = DrainRequested(Cause.PREEMPTION, "n2", Then.REJOIN, "SIGTERM")
+    asked = DrainRequested(Cause.PREEMPTION, "n2", AfterDrain.REJOIN, "SIGTERM")
     ended = RoundEnded(1, Cause.PREEMPTION, ("n2",), None)
     again = RoundFormed(2, TASK_EPOCH, TASK_ROUND.members[:1], "n1", 1, None)
     gone = left(Cause.PREEMPTION)._replace(detail="", asked=TERM)
@@ -98,7 +98,7 @@ def test_a_signal_that_spends_a_budget_says_what_it_counts_as() -> None:
     sent = "a SIGTERM that a user sent, which counts as a preemption"
     why = f"the budget max_preemptions = 0 is spent; now: {sent}"
     assert (why, Cause.PREEMPTION, Budget.PREEMPTIONS) == (first.reason, first.cause, first.budget)
-    told = DrainRequested(first.cause, "n1", Then.LEAVE, why, budget=first.budget)
+    told = DrainRequested(first.cause, "n1", AfterDrain.LEAVE, why, budget=first.budget)
     drained = Drained(TASK_EPOCH, Cause.PREEMPTION, 4, why, budget=first.budget)
     state = state_of(TASK_STARTED, TASK_ROUND, asked, ended, again, told, drained)
     other = decide_task(TASK._replace(state=state, job_id="12_0"), budgets)
@@ -112,7 +112,7 @@ def test_a_signal_that_spends_a_budget_says_what_it_counts_as() -> None:
 )
 def test_what_was_carried_out_is_told_before_what_was_asked(records: int, words: str) -> None:
     """The record of the stop may know more than the request."""
-    asked = DrainRequested(Cause.STOP, "", Then.LEAVE, "asked")
+    asked = DrainRequested(Cause.STOP, "", AfterDrain.LEAVE, "asked")
     entries = (asked, Drained(EPOCH, Cause.STOP, 40, "done"))[:records]
     choice = decide(facts(STARTED, ROUND, *entries), BUDGETS)
     assert isinstance(choice, Exit)

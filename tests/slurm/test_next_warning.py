@@ -9,7 +9,7 @@ import pytest
 from hpc_elastic.cli.main import main
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import MarkName, write_mark
-from hpc_elastic.record.journal import Cause, Drained, DrainRequested, Epoch, EpochStarted, Then
+from hpc_elastic.record.journal import AfterDrain, Cause, Drained, DrainRequested, Epoch, EpochStarted
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.other_jobs import Successors
 from hpc_elastic.slurm.run_jobs.job_start import Start
@@ -59,7 +59,7 @@ def test_the_lead_is_what_saves_of_this_run_need(
 
 def test_drains_count_as_saves_do(workdir: Path, run_paths: RunPaths) -> None:
     """From the request to the last worker's end."""
-    drain = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "")
+    drain = DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.LEAVE, "")
     write(run_paths, EpochStarted(Epoch(0, 0, 0, 0), "7", ("n1",)), ROUND, drain)
     write(run_paths, Drained(Epoch(0, 0, 0, 0), Cause.PREEMPTION, 4, "", SLOW_S))
     assert ("--signal=USR2@280", "0", "0", "250") == leads(request(time="4h", run_dir=run_paths.root))

@@ -9,6 +9,7 @@ import pytest
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Decision,
     DrainRequested,
@@ -17,7 +18,6 @@ from hpc_elastic.record.journal import (
     EpochStarted,
     RunEnded,
     SetupFailure,
-    Then,
 )
 from hpc_elastic.record.run_log import read_records, read_state
 from hpc_elastic.slurm.client.answers import PastStart
@@ -31,7 +31,7 @@ from tests.slurm.test_finish import EPOCH, ROUND, FastClock, job, paths, write
 
 __all__ = ["job", "paths"]
 OTHER = EpochStarted(EPOCH, "6", ("n1", "n2"), "n1", "2:2")
-STOP = DrainRequested(Cause.STOP, "", Then.LEAVE, "stop")
+STOP = DrainRequested(Cause.STOP, "", AfterDrain.LEAVE, "stop")
 HELD = RunEnded(Decision.HELD, ExitCode.REQUEUE, "a budget is spent", None)
 
 

@@ -11,6 +11,7 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.meet.member_names import MemberName, Phase
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Decision,
     Drained,
@@ -22,7 +23,6 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
     RunEnded,
-    Then,
 )
 from hpc_elastic.record.run_log import open_log, read_state
 from hpc_elastic.slurm.client.commands import Slurm
@@ -159,7 +159,7 @@ def test_a_script_that_counted_and_stopped_is_missed() -> None:
 def test_stop_does_not_wait_for_the_dead(run_paths: RunPaths, tmp_path: Path) -> None:
     """A drain that nobody carries out is not waited for: the run ends, and its job is taken away."""
     submissions.record(run_paths, Submission(0, "token", "7", ""))
-    write(run_paths, STARTED, ROUND, DrainRequested(Cause.TIME_LIMIT, "n1", Then.LEAVE, ""))
+    write(run_paths, STARTED, ROUND, DrainRequested(Cause.TIME_LIMIT, "n1", AfterDrain.LEAVE, ""))
     tell(run_paths, 5)
     job, said = FakeJob(tmp_path / "slurm"), list[str]()
     clock = LaterClock(SILENT_S + 60)

@@ -10,6 +10,7 @@ from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Answer,
     Asked,
     Budget,
@@ -29,7 +30,6 @@ from hpc_elastic.record.journal import (
     RoundFormed,
     RunEnded,
     StopAgreed,
-    Then,
 )
 from hpc_elastic.record.node_faults import node_faults
 from hpc_elastic.record.run_log import open_log, read_records, read_state
@@ -53,8 +53,8 @@ FIRST = Epoch(0, 0, 0, 0)
 NEXT = FIRST._replace(restart=1)
 BEGAN = EpochStarted(FIRST, "7", ("n1", "n2"), "n1", "2:2")
 ROUND = round_of(FIRST)
-ASKED = DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, "")
-STOP = DrainRequested(Cause.STOP, "", Then.LEAVE, "hpc-elastic stop")
+ASKED = DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.LEAVE, "")
+STOP = DrainRequested(Cause.STOP, "", AfterDrain.LEAVE, "hpc-elastic stop")
 BY_SIGNAL = ASKED._replace(asked=Asked("SIGTERM"))  # its reason was not told
 WORD = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-28T10:00:00 DUE TO {} ***\n"
 LOG = "training\n"
@@ -258,7 +258,7 @@ def test_a_beginning_that_was_killed_before_it_held_the_job_is_done_again(
     for restart in range(2):
         epoch = FIRST._replace(restart=restart)
         write(paths, BEGAN._replace(epoch=epoch), round_of(epoch, restart + 1))
-        write(paths, DrainRequested(cause, "n1", Then.LEAVE, ""), StopAgreed(restart + 1, 5))
+        write(paths, DrainRequested(cause, "n1", AfterDrain.LEAVE, ""), StopAgreed(restart + 1, 5))
         write(paths, Requeued(epoch, cause, "found by the next start"))
     assert begin(paths, job, 2, RequeueBudgets())[0] is None
     ended, said = begin(paths, job, 2, budgets)
@@ -329,7 +329,7 @@ def test_a_second_job_that_starts_again_charges_nothing(paths: RunPaths, job: Fa
 @pytest.mark.parametrize("restart", [1, 2])
 def test_a_run_that_its_user_has_stopped_does_not_begin(paths: RunPaths, job: FakeJob, restart: int) -> None:
     """Its workers had saved; then all nodes were lost before the script came to write down the end."""
-    stop = DrainRequested(Cause.STOP, "", Then.LEAVE, "hpc-elastic stop")
+    stop = DrainRequested(Cause.STOP, "", AfterDrain.LEAVE, "hpc-elastic stop")
     write(paths, BEGAN, ROUND, stop, Drained(FIRST, Cause.STOP, 9, ""))
     ended, _ = begin(paths, job, restart, RequeueBudgets())
     assert ended is not None

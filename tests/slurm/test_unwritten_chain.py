@@ -9,6 +9,7 @@ import pytest
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Budget,
     Cause,
     Decision,
@@ -18,7 +19,6 @@ from hpc_elastic.record.journal import (
     EpochStarted,
     Requeued,
     RunEnded,
-    Then,
 )
 from hpc_elastic.record.run_log import read_records, read_state
 from hpc_elastic.slurm.client.answers import ListedNode, LostNodeState, PastStart
@@ -161,7 +161,7 @@ def test_a_budget_that_is_spent_by_such_ends_fails_the_run(chain: RunPaths, job:
 @pytest.mark.parametrize("link", [1, 2])
 def test_a_stop_that_was_carried_out_ends_the_chain(chain: RunPaths, job: FakeJob, link: int) -> None:
     """The workers had saved; then all nodes were lost before the script came to write down the end."""
-    stop = DrainRequested(Cause.STOP, "", Then.LEAVE, "hpc-elastic stop")
+    stop = DrainRequested(Cause.STOP, "", AfterDrain.LEAVE, "hpc-elastic stop")
     write(chain, began(0), round_of(epoch_of(0)), stop, Drained(epoch_of(0), Cause.STOP, 9, ""))
     ended = begin(chain, Told(job), link, RequeueBudgets(), Finish.begin)
     assert ended is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.record.journal import Cause, Decision, DrainRequested, RunEnded, Then
+from hpc_elastic.record.journal import AfterDrain, Cause, Decision, DrainRequested, RunEnded
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.run_jobs.may_start import first_to_do, why_not_again
@@ -13,8 +13,8 @@ from tests.meet.build import after, formed, start
 RUNS = after(start(), formed(1))
 CANCELLED = after(start(), formed(1), RunEnded(Decision.CANCELLED, 130, "by the user", None))
 HELD = after(start(), formed(1), RunEnded(Decision.HELD, 1, "a budget is spent", None))
-STOPS = after(start(), formed(1), DrainRequested(Cause.STOP, "", Then.LEAVE, ""))
-PREEMPTED = after(start(), formed(1), DrainRequested(Cause.PREEMPTION, "n1", Then.LEAVE, ""))
+STOPS = after(start(), formed(1), DrainRequested(Cause.STOP, "", AfterDrain.LEAVE, ""))
+PREEMPTED = after(start(), formed(1), DrainRequested(Cause.PREEMPTION, "n1", AfterDrain.LEAVE, ""))
 STOP = "stop it first: hpc-elastic stop '/my run'"
 
 LOOK = "hpc-elastic status '/my run' tells how far it is"

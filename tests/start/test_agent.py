@@ -29,7 +29,7 @@ from hpc_elastic.node.workers.local_group import Command
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.processes.guard import Guard
 from hpc_elastic.record.array_task import TaskStart
-from hpc_elastic.record.journal import Then
+from hpc_elastic.record.journal import AfterDrain
 from hpc_elastic.record.run_directory import prepare_run_dir
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.slurm.client.environment import SlurmEnv
@@ -403,18 +403,18 @@ def test_slurm_is_listened_to_below_slurm_alone(
 @pytest.mark.parametrize(
     ("slurm", "on_timeout", "on_signal", "has_peers", "is_first"),
     [
-        (None, Then.REJOIN, Then.LEAVE, False, True),
-        (SLURM, Then.LEAVE, Then.LEAVE, True, True),
-        (SLURM._replace(node_names=("n0", "n1")), Then.LEAVE, Then.LEAVE, True, False),
-        (TASK, Then.LEAVE, Then.REJOIN, False, True),
+        (None, AfterDrain.REJOIN, AfterDrain.LEAVE, False, True),
+        (SLURM, AfterDrain.LEAVE, AfterDrain.LEAVE, True, True),
+        (SLURM._replace(node_names=("n0", "n1")), AfterDrain.LEAVE, AfterDrain.LEAVE, True, False),
+        (TASK, AfterDrain.LEAVE, AfterDrain.REJOIN, False, True),
     ],
 )
 def test_an_agent_leaves_or_waits_as_its_place_in_slurm_asks(  # noqa: PLR0913 - a row of the table
     options: LaunchOptions,
     monkeypatch: pytest.MonkeyPatch,
     slurm: SlurmEnv | None,
-    on_timeout: Then,
-    on_signal: Then,
+    on_timeout: AfterDrain,
+    on_signal: AfterDrain,
     *,
     has_peers: bool,
     is_first: bool,

@@ -21,7 +21,7 @@ from hpc_elastic.node.stop_rules import DrainTimes
 from hpc_elastic.node.workers.local_group import Command
 from hpc_elastic.node.workers.worker_env import RunEnv
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.journal import Cause, Then
+from hpc_elastic.record.journal import AfterDrain, Cause
 from hpc_elastic.record.state import RunState
 from hpc_elastic.settings.of_commands import RunSettings
 from hpc_elastic.settings.setting import agents
@@ -73,8 +73,8 @@ class AgentParts(NamedTuple):
     scratch: str  # private node-local directory
     times: AgentTimes
     signals: SignalMeanings
-    on_timeout: Then  # LEAVE: hand the job back when too few nodes come; REJOIN: fail
-    on_signal: Then = Then.LEAVE  # REJOIN: a node that is wanted back leaves alone, the others go on
+    on_timeout: AfterDrain  # LEAVE: hand the job back when too few nodes come; REJOIN: fail
+    on_signal: AfterDrain = AfterDrain.LEAVE  # REJOIN: a node that is wanted back leaves alone
     services: Services = Services()  # watch over the workers where that is asked for
     telemetry: TelemetryMaker = tell_nobody
     hangs: HangOptions = HangOptions()  # how long workers may make no progress

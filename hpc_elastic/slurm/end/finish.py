@@ -17,6 +17,7 @@ from hpc_elastic.meet.member_names import parse_name
 from hpc_elastic.record.array_task import epoch_now, is_newer
 from hpc_elastic.record.checkpoints import newest_step
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Answer,
     Cause,
     Decision,
@@ -31,7 +32,6 @@ from hpc_elastic.record.journal import (
     RunEnded,
     SetupFailure,
     StopKind,
-    Then,
 )
 from hpc_elastic.record.progress import BEGINNING, trained
 from hpc_elastic.record.run_log import RunLog, open_log
@@ -407,7 +407,7 @@ class _ChoiceExecutor:
                 return self._hold_run(reason, record)
             case SaveFirst(cause, reason, is_held, budget):
                 nodes = self._start.node_list
-                self._write(DrainRequested(cause, nodes, Then.LEAVE, reason, budget=budget))
+                self._write(DrainRequested(cause, nodes, AfterDrain.LEAVE, reason, budget=budget))
                 return self._hold(reason) if is_held else self._ended(ExitCode.FAILED)
             case GiveUp(reason):
                 return self._give_up(reason)

@@ -13,6 +13,7 @@ from hpc_elastic.ids import CANCELLED_CODE, LOGIN
 from hpc_elastic.meet.membership import RUN_ID
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Cause,
     Decision,
     DrainRequested,
@@ -21,7 +22,6 @@ from hpc_elastic.record.journal import (
     EpochStarted,
     Role,
     RunEnded,
-    Then,
 )
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.record.state import RunState, has_ended
@@ -166,7 +166,7 @@ class EndRun:
         return "" if silent_s is None else f"no agent has given a sign of life for {silent_s:.0f} s"
 
     def _ask_workers(self) -> None:
-        asked = DrainRequested(Cause.STOP, "", Then.LEAVE, "hpc-elastic stop")
+        asked = DrainRequested(Cause.STOP, "", AfterDrain.LEAVE, "hpc-elastic stop")
         state = self._write(asked)
         if state.ending is not None:
             raise self._has_ended()

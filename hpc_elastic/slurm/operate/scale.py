@@ -16,7 +16,7 @@ from hpc_elastic.errors import InputError, SlurmCommandError, SlurmNotFoundError
 from hpc_elastic.ids import LOGIN
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.record.journal import Cause, DrainRequested, Role, SizeWanted, Then
+from hpc_elastic.record.journal import AfterDrain, Cause, DrainRequested, Role, SizeWanted
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.record.state import RunState
 from hpc_elastic.settings.values import NodeRange, parse_nodes
@@ -157,7 +157,7 @@ def _running(state: RunState) -> int:
 
 def _pause(state: RunState, size: int) -> DrainRequested:
     words = f"scaled from {_running(state)} to {count_text(size, 'node')} by the user ({_WHO})"
-    return DrainRequested(Cause.MEMBERSHIP, "", Then.REJOIN, words)
+    return DrainRequested(Cause.MEMBERSHIP, "", AfterDrain.REJOIN, words)
 
 
 def _look_for_room(run: RunFiles, size: int, slurm: Slurm, say: Callable[[str], None]) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from hpc_elastic.errors import StoreError
-from hpc_elastic.record.journal import Cause, DrainRequested, Role, Then
+from hpc_elastic.record.journal import AfterDrain, Cause, DrainRequested, Role
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.slurm.end.choices import RequeueBudgets
 from hpc_elastic.slurm.job.spec import JobSpec
@@ -283,7 +283,7 @@ class Endings:
             return
         node = self.world.new_node("login")
         log = start.log(node, Role.SCRIPT, is_member=False)
-        wish = DrainRequested(Cause.STOP, "", Then.LEAVE, "stop")
+        wish = DrainRequested(Cause.STOP, "", AfterDrain.LEAVE, "stop")
         node.start(lambda: _commit(log, wish))
 
     def crash(self, start: JobStart) -> None:

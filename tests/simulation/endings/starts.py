@@ -15,6 +15,7 @@ from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.meet.rules import MeetingSettings, refuse_stranger, sizes_text
 from hpc_elastic.record.checkpoints import newest_step
 from hpc_elastic.record.journal import (
+    AfterDrain,
     Asked,
     Budget,
     Cause,
@@ -33,7 +34,6 @@ from hpc_elastic.record.journal import (
     RunEnded,
     SetupFailure,
     StopAgreed,
-    Then,
 )
 from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.record.run_log import RunLog
@@ -446,7 +446,7 @@ class Agents:
         node, run = self.start.job.nodes[0], self.start.run
         asked = Asked("SIGTERM") if self.start.signals else Asked()
         if not self.log.state.leaving:
-            self._write(DrainRequested(Cause.PREEMPTION, node, Then.LEAVE, "", self.epoch, asked=asked))
+            self._write(DrainRequested(Cause.PREEMPTION, node, AfterDrain.LEAVE, "", self.epoch, asked=asked))
         running = self.log.state.running
         if running is not None:
             self._write(StopAgreed(running.number, step))
