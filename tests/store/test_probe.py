@@ -18,7 +18,14 @@ import pytest
 from hpc_elastic.store import files
 from hpc_elastic.store.check import pair, probe
 from hpc_elastic.store.check.findings import Finding, Level, directory_findings, pair_findings
-from hpc_elastic.store.check.pair import PairLimits, PairMember, PairProbe, PeerView, limits_on, probe_pair
+from hpc_elastic.store.check.pair import (
+    PairLimits,
+    PairMember,
+    PairProbe,
+    PeerFindings,
+    limits_on,
+    probe_pair,
+)
 from hpc_elastic.store.check.probe import probe_directory, quick_probe
 from hpc_elastic.store.mount import Mount
 from hpc_elastic.testing.waiting import wait_until
@@ -193,7 +200,7 @@ class Node(NamedTuple):
         """Wait for the end and return what it found."""
         output, _ = self.process.communicate()
         path, me, mount, number, peers, lock_error, error = json.loads(output)
-        views = tuple(PeerView(*each)._replace(mount=_mount(each[2])) for each in peers)
+        views = tuple(PeerFindings(*each)._replace(mount=_mount(each[2])) for each in peers)
         return PairProbe(path, PairMember(*me), _mount(mount), number, views, lock_error, error)
 
 
@@ -361,7 +368,7 @@ def test_a_directory_that_cannot_be_used_is_a_result() -> None:
 
 
 SEEN = PairProbe("/w", PairMember(0, "n0"), Mount("/w", "nfs4", "server:/w"), 2, ())
-PEER = PeerView(1, "n1", SEEN.mount, 0.01, 0.0, "held", "3")
+PEER = PeerFindings(1, "n1", SEEN.mount, 0.01, 0.0, "held", "3")
 
 
 @pytest.mark.parametrize(
@@ -378,7 +385,7 @@ PEER = PeerView(1, "n1", SEEN.mount, 0.01, 0.0, "held", "3")
     ],
     ids=["well", "slow", "mounted without locks", "clock", "silent"],
 )
-def test_what_the_others_do_is_judged(peer: PeerView, said: list[str]) -> None:
+def test_what_the_others_do_is_judged(peer: PeerFindings, said: list[str]) -> None:
     """By what runs need."""
     assert said == not_well(SEEN._replace(peers=(peer,)))
 

@@ -12,7 +12,7 @@ from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.store import trust as above
 from hpc_elastic.store.check import probe
-from hpc_elastic.store.check.pair import FREE, HELD, PairProbe, PeerView
+from hpc_elastic.store.check.pair import FREE, HELD, PairProbe, PeerFindings
 from hpc_elastic.store.check.probe import DirectoryProbe, Space
 from hpc_elastic.store.mount import (
     DISKS,
@@ -300,7 +300,7 @@ def _mounts(found: PairProbe) -> list[Finding]:
     return [Finding("mounts differ", name_list(ways), Level.INFO), *bad]
 
 
-def _silent(peers: Sequence[PeerView]) -> list[Finding]:
+def _silent(peers: Sequence[PeerFindings]) -> list[Finding]:
     return [
         Finding("answers", f"{peer.node} fell silent at {peer.silent_at}", Level.PROBLEM, _AGAIN_FIX)
         for peer in peers

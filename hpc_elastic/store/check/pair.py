@@ -67,7 +67,7 @@ def limits_on(mount: Mount) -> PairLimits:
     return PairLimits(PairLimits().meet + stale_s, PairLimits().step + 2 * stale_s)
 
 
-class PeerView(NamedTuple):
+class PeerFindings(NamedTuple):
     """The leader's findings about another node."""
 
     rank: int
@@ -87,7 +87,7 @@ class PairProbe(NamedTuple):
     me: PairMember
     mount: Mount
     number_of_nodes: int  # that should be there
-    peers: tuple[PeerView, ...]  # those that are, by rank; only the leader knows more than their mounts
+    peers: tuple[PeerFindings, ...]  # those that are, by rank; only the leader knows more than their mounts
     lock_error: str = ""  # why the leader could not take the lock
     error: str = ""  # why this node could not go on
 
@@ -180,11 +180,11 @@ class _Meeting:
             self.clock.sleep(self._poll_s)
         return seen
 
-    def meet(self, me: PairMember) -> tuple[PeerView, ...]:
+    def meet(self, me: PairMember) -> tuple[PeerFindings, ...]:
         """Wait for all nodes; return those that came."""
         self.until(lambda: len(self.said("here")) >= self._wanted, self.limits.meet)
         others = [PairMember(int(rank), node) for rank, node in self.said("here") if int(rank) != me.rank]
-        return tuple(PeerView(*each, self._mount_of(each)) for each in sorted(others))
+        return tuple(PeerFindings(*each, self._mount_of(each)) for each in sorted(others))
 
     def _mount_of(self, member: PairMember) -> Mount:
         data = files.read(os.path.join(self.directory, f"here+{member.rank}+{member.node}"))
@@ -220,7 +220,7 @@ def _lead(there: _Meeting, found: PairProbe) -> PairProbe:
 
 
 def _gather(
-    there: _Meeting, question: tuple[object, ...], peers: dict[int, PeerView], what: str
+    there: _Meeting, question: tuple[object, ...], peers: dict[int, PeerFindings], what: str
 ) -> dict[int, tuple[float, str]]:
     """Collect the answers of all nodes that still answer; note the others.
 
@@ -248,7 +248,7 @@ def _gather(
     return answers
 
 
-def _ping(there: _Meeting, me: int, peers: dict[int, PeerView]) -> None:
+def _ping(there: _Meeting, me: int, peers: dict[int, PeerFindings]) -> None:
     """Measure how long a name takes to be seen: half of the way there and back; and the clocks."""
     delays: dict[int, list[float]] = {rank: [] for rank in peers}
     for number in range(PINGS):
@@ -266,7 +266,7 @@ def _ping(there: _Meeting, me: int, peers: dict[int, PeerView]) -> None:
             peers[rank] = peers[rank]._replace(delay_s=sorted(measured)[len(measured) // 2])
 
 
-def _try_lock(there: _Meeting, me: int, peers: dict[int, PeerView]) -> str:
+def _try_lock(there: _Meeting, me: int, peers: dict[int, PeerFindings]) -> str:
     """Hold the lock while the others try it, then let them have it; return why that is impossible."""
     try:
         with closing(there.open_lock()) as file:
