@@ -19,6 +19,7 @@ from hpc_elastic.node.stop_rules import DrainTimes
 from hpc_elastic.node.workers.local_group import Command
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.rendezvous.shared_fs import SharedFsHandler
+from hpc_elastic.settings.of_commands import AgentSettings
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.run_jobs.may_start import admit, ended_text
 from hpc_elastic.start.agent import open_agent
@@ -108,6 +109,11 @@ def options_of(
     node = slurm.node_name if slurm and slurm.node_name else facts.member.node
     addr = _LOOPBACK if config.max_nodes == 1 else node if slurm else facts.addr
     grace_s = float(config.shutdown_timeout or 0)
+    given = AgentSettings(
+        max_restarts=config.max_restarts,
+        event_log_handler=config.event_log_handler,
+        preload=tuple(config.preload),
+    )
     return LaunchOptions(
         paths=paths,
         run_id=config.run_id,
@@ -115,7 +121,7 @@ def options_of(
         slots=config.nproc_per_node,
         command=_command_of(config, task, paths),
         title=task.name,
-        max_restarts=config.max_restarts,
+        settings=given,
         times=AgentTimes(
             drain=DrainTimes(stop=grace_s, warning=grace_s),
             shutdown=grace_s,
@@ -125,8 +131,6 @@ def options_of(
         signals=signal_meanings(config.signals_to_handle),
         node=node,
         addr=config.local_addr or addr,
-        event_log_handler=config.event_log_handler,
-        preload=tuple(config.preload),
     )
 
 

@@ -52,7 +52,7 @@ class NodeAgent(ElasticAgent):
         self._rendezvous = parts.rendezvous
         self._run = parts.rendezvous.run
         self._workers = NodeWorkers(spec, parts)
-        self._budgets = parts.budgets._replace(crash=spec.max_restarts)
+        self._budgets = parts.budgets
         hangs = self._workers.hangs
         secrets = secret_values(parts.environ)
         self._reports = Reports(

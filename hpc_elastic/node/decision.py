@@ -9,6 +9,7 @@ from hpc_elastic.record.causes import CAUSES
 from hpc_elastic.record.journal import AfterDrain, Cause, DrainRequested, Epoch, Verdict, WorkerWord
 from hpc_elastic.record.same_failure import lone_node, repeated_text
 from hpc_elastic.record.state import RunState
+from hpc_elastic.settings.of_commands import AgentSettings
 from hpc_elastic.settings.setting import usual
 from hpc_elastic.settings.table import JobSettings
 
@@ -20,6 +21,11 @@ class RestartBudgets(NamedTuple):
     hang: int = usual(JobSettings.max_hangs)
     node_loss: int | None = None  # None: no limit
     same_failure: int | None = None  # the same failure so often in a row with nothing saved; None: no limit
+
+    @classmethod
+    def of_settings(cls, settings: AgentSettings) -> RestartBudgets:
+        """Return the budgets that an agent was given."""
+        return cls(settings.max_restarts, settings.max_hangs, same_failure=settings.same_failure or None)
 
     def of(self, cause: Cause) -> int | None:
         """Return the budget of a cause; None: no limit."""

@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.processes.nvidia_smi import Gpu, failure_text, gpus_of, mine, question
+from hpc_elastic.settings.of_commands import AgentSettings
 from hpc_elastic.settings.setting import agents
 from hpc_elastic.settings.table import JobSettings
+from hpc_elastic.settings.values import parse_size
 from hpc_elastic.text import count_text
 
 _LOST = "lost|fallen off|err!|unknown error|no devices"  # compiled where GPUs were promised, a millisecond
@@ -34,6 +36,18 @@ class ProbeOptions(NamedTuple):
     min_space: int = GIB // 16  # free in the run directory and in the directory for temporary files [bytes]
     min_inodes: int = agents(JobSettings.probe_min_inodes)  # free there
     gpu_devices: str = ""  # pattern of the device files of GPUs; empty for NVIDIA's where there are any
+
+    @classmethod
+    def of_settings(cls, settings: AgentSettings) -> ProbeOptions:
+        """Return the checks that an agent was given."""
+        return cls(
+            settings.health_check,
+            settings.health_command,
+            settings.health_timeout,
+            parse_size(settings.probe_min_space),
+            settings.probe_min_inodes,
+            settings.gpu_devices,
+        )
 
 
 class Disk(NamedTuple):

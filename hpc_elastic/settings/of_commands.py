@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, NoReturn
+
 from hpc_elastic.ids import SHUTDOWN_S
 from hpc_elastic.settings.setting import (
     ANY_PATH,
@@ -14,12 +16,13 @@ from hpc_elastic.settings.setting import (
     TEXTS,
     Agent,
     FinishFlag,
+    ForAgents,
     Written,
     choice,
     rows_of,
     setting,
 )
-from hpc_elastic.settings.table import OF_AGENT, OF_FINISH, OFF
+from hpc_elastic.settings.table import OF_AGENT, OF_FINISH, OFF, JobSettings
 
 _FILTERED = "Teed lines with one of these texts also go to filtered_{}.log; ,, is a comma"
 _FLAG = Agent(None)
@@ -157,6 +160,43 @@ OWN = tuple(row for name, row in _ROWS.items() if name not in _of_torchrun)
 """The other flags of ``run``: those of a job that agents read, and its own."""
 
 RUN = (*(row for rows in OF_TORCHRUN.values() for row in rows), *OWN)
+
+
+if TYPE_CHECKING:
+
+    class _OfAgent(ForAgents, RunSettings, JobSettings):  # type: ignore[misc]
+        """`module` is a switch here."""
+else:
+    _OfAgent = object
+
+
+class AgentSettings(_OfAgent):
+    """The settings of an agent, each as a value of its type; they do not change.
+
+    Args:
+        given: values by name; None, and a name that is missing, stand for the default of the agent.
+
+    Attributes:
+        given: the names with a value.
+    """
+
+    given: frozenset[str]
+
+    def __init__(self, **given: Any) -> None:
+        known = {name: value for name, value in given.items() if value is not None}
+        vars(self).update({row.name: row.reader_default for row in RUN}, **known, given=frozenset(known))
+
+    @classmethod
+    def of(cls, args: object) -> AgentSettings:
+        """Return the settings that a command line has given, by its flags."""
+        return cls(**{row.name: getattr(args, row.name) for row in RUN})
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"the settings of an agent do not change: {name}")
+
+    def replaced(self, **given: Any) -> AgentSettings:
+        """Return the same settings with other values."""
+        return AgentSettings(**{**{name: getattr(self, name) for name in self.given}, **given})
 
 
 class FinishSettings:

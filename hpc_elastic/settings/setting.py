@@ -1,7 +1,7 @@
 """A setting: one row of a table. Pure.
 
-A row is the value of a class attribute. A type checker takes it for a value of the setting: so it knows the
-fields of all that is made from the class.
+A row is the value of a class attribute. In an object of the class a type checker takes it for a value of the
+setting, so it knows the fields of a job and of an agent.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from hpc_elastic.settings import values
 from hpc_elastic.settings.values import BadValueError
 
 T = TypeVar("T")
+J = TypeVar("J")  # a value of a job
+A = TypeVar("A")  # of an agent
 
 
 class Bounds(NamedTuple):
@@ -94,11 +96,11 @@ class ValueKind(Generic[T]):
         return [self.write(value)]
 
 
-def choice(*words: str) -> ValueKind[Any]:
+def choice(*words: T) -> ValueKind[T]:
     """Return the kind of a setting that is one of some words."""
     says = ", ".join(f"`{word}`" for word in words)
-    kind: ValueKind[Any] = ValueKind(says, "|".join(words), values.raw)
-    kind.choices = words
+    kind: ValueKind[Any] = ValueKind(says, "|".join(map(str, words)), values.raw)
+    kind.choices = tuple(map(str, words))
     return kind
 
 
@@ -235,15 +237,42 @@ def _number_text(seconds: float) -> str:
     return f"{seconds:g}"
 
 
+class ForAgents:
+    """A class of settings whose values are those of an agent, and not of a job."""
+
+    __slots__ = ()
+
+
+class Row(Generic[J, A]):
+    """A row as a type checker sees it: a value of type J of a job, of type A of an agent."""
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Row[J, A]: ...
+    @overload
+    def __get__(self, instance: ForAgents, owner: type) -> A: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> J: ...
+    def __get__(self, instance: object, owner: type) -> Any: ...
+
+
 @overload
 def setting(
     kind: ValueKind[T],
     default: None,
     help: str,
-    usual: T | None = None,
+    usual: None = None,
     to: Agent | Sbatch | FinishFlag | None = None,
     written: Written = ...,
-) -> T | None: ...
+) -> Row[T | None, T | None]: ...
+@overload
+def setting(
+    kind: ValueKind[T],
+    default: None,
+    help: str,
+    usual: T,
+    to: Agent | Sbatch | FinishFlag | None = None,
+    written: Written = ...,
+) -> Row[T | None, T]: ...
 @overload
 def setting(
     kind: ValueKind[T],
@@ -252,7 +281,7 @@ def setting(
     usual: None = None,
     to: Agent | Sbatch | FinishFlag | None = None,
     written: Written = ...,
-) -> T: ...
+) -> Row[T, T]: ...
 def setting(
     kind: ValueKind[Any],
     default: Any,
@@ -261,7 +290,7 @@ def setting(
     to: Agent | Sbatch | FinishFlag | None = None,
     written: Written = AS_NAMED,
 ) -> Any:
-    """Return a row, which a type checker takes for a value of the setting.
+    """Return a row, which a type checker takes for a value in an object of its class.
 
     Args:
         kind: how a value is written.
@@ -332,18 +361,14 @@ def flags_given(rows: Iterable[Setting], given: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def usual(value: T | None) -> T:
-    """Return the value where nothing is given, of its type.
-
-    Args:
-        value: the row, written as a type checker sees it: ``JobSettings.lease``.
-    """
-    return cast("T", cast("Setting", value).holds)
+def usual(row: Row[J, A]) -> A:
+    """Return the value where nothing is given, of its type."""
+    return cast("A", cast("Setting", row).holds)
 
 
-def agents(value: T | None) -> T:
+def agents(row: Row[J, A]) -> A:
     """Return the value that an agent or ``finish`` uses where its flag is not given; as `usual` else."""
-    return cast("T", cast("Setting", value).reader_default)
+    return cast("A", cast("Setting", row).reader_default)
 
 
 def _signals_text(names: Iterable[str]) -> str:
@@ -362,6 +387,7 @@ ANY_PATH: ValueKind[str] = ValueKind("path", "DIR", values.raw)
 SWITCH: ValueKind[bool] = ValueKind("true or false", "", values.switch)
 NUMBER: ValueKind[int] = ValueKind("whole number", "N", values.whole)
 BUDGET: ValueKind[int] = ValueKind("whole number, 0 or more", "N", values.whole, bounds=AT_LEAST_0)
+REPEATS: ValueKind[int] = ValueKind("whole number, 0 or at least 2", "N", values.repeats, bounds=AT_LEAST_0)
 COUNT: ValueKind[int] = ValueKind("whole number, 1 or more", "N", values.whole, bounds=AT_LEAST_1)
 SECONDS: ValueKind[float] = ValueKind(
     "a time", "TIME", values.parse_duration_s, "S", AT_LEAST_0, write=values.number_text

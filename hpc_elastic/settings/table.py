@@ -20,6 +20,7 @@ from hpc_elastic.settings.setting import (
     NODES,
     OPTIONS,
     PATH,
+    REPEATS,
     SECONDS,
     SIGNALS,
     SILENCE,
@@ -33,6 +34,7 @@ from hpc_elastic.settings.setting import (
     Agent,
     FinishFlag,
     Sbatch,
+    ValueKind,
     Written,
     choice,
     rows_of,
@@ -43,6 +45,12 @@ ON, OFF = True, False
 _NO_LIMIT = Written(default="no limit of its own")
 _MEETING = Agent(is_unset=True)  # or ``--rdzv-conf`` tells it
 _STREAMS = "0 none, 1 stdout, 2 stderr, 3 both, or LOCAL_RANK:N,..."
+
+_MODE: ValueKind[Literal["step", "array"]] = choice("step", "array")
+_WARN_SIGNAL: ValueKind[Literal["USR1", "USR2"]] = choice("USR1", "USR2")
+_ON_BUDGET_SPENT: ValueKind[Literal["hold", "fail"]] = choice("hold", "fail")
+_CHAIN_BY: ValueKind[Literal["singleton", "afterany"]] = choice("singleton", "afterany")
+_HEALTH_CHECK: ValueKind[Literal["off", "quick", "full"]] = choice("off", "quick", "full")
 
 
 # fmt: off
@@ -104,8 +112,8 @@ class WhereItRuns:
         NODES, "1", "Nodes: N, or MIN:MAX for a run that may shrink and grow", to=Sbatch("nodes"),
         written=Written("-N"),
     )
-    mode: Literal["step", "array"] = setting(
-        choice("step", "array"), "step", "step: one job of all nodes. array: a job array of one-node "
+    mode = setting(
+        _MODE, "step", "step: one job of all nodes. array: a job array of one-node "
         "tasks, each preempted and requeued alone",
     )
     spares = setting(BUDGET, None, "Array mode: tasks beyond the most nodes, which stand by", 0)
@@ -198,8 +206,8 @@ class TimeToSave:
         SWITCH, OFF, "Ask Slurm each minute whether a node of the job is being drained, and leave then",
         to=Agent(),
     )
-    warn_signal: Literal["USR1", "USR2"] = setting(
-        choice("USR1", "USR2"), "USR2", "Signal of the warning before the time limit (NCCL catches USR1)"
+    warn_signal = setting(
+        _WARN_SIGNAL, "USR2", "Signal of the warning before the time limit (NCCL catches USR1)"
     )
     drain_signals = setting(
         SIGNALS, (), "Signals that mean: the nodes are wanted back now", to=Agent(("TERM", "HUP")),
@@ -219,7 +227,7 @@ class FailuresAndHangs:
         "node costs none", to=Agent(0),
     )
     same_failure = setting(
-        BUDGET, None, "The same failure so often in a row, with no checkpoint marked in between, ends the "
+        REPEATS, None, "The same failure so often in a row, with no checkpoint marked in between, ends the "
         "run though restarts are left; 0: never", 3, Agent(0),
     )
     max_hangs = setting(BUDGET, None, "How often all workers are started again after a hang", 3, Agent())
@@ -258,8 +266,8 @@ class Requeues:
         BUDGET, None, "How many starts in a row may save nothing newer than they began from, of a program "
         "that marks its checkpoints or ticks; 0: no limit", 3, FinishFlag(),
     )
-    on_budget_spent: Literal["hold", "fail"] | None = setting(
-        choice("hold", "fail"), None, "The end of a job that has spent one of these budgets: hold lets it "
+    on_budget_spent = setting(
+        _ON_BUDGET_SPENT, None, "The end of a job that has spent one of these budgets: hold lets it "
         "wait in the queue until you release it, fail ends the run", "hold", FinishFlag(),
     )
     resubmit = setting(SWITCH, ON, "Submit the job again where Slurm does not requeue it", to=FinishFlag())
@@ -271,8 +279,8 @@ class Requeues:
         COUNT, None, "Queue so many jobs at once, which take the run up one after the other, in place of "
         "requeues", to=FinishFlag(0), written=Written(default="one job, which is requeued"),
     )
-    chain_by: Literal["singleton", "afterany"] | None = setting(
-        choice("singleton", "afterany"), None, "How a job of a chain waits: for the one before (afterany), "
+    chain_by = setting(
+        _CHAIN_BY, None, "How a job of a chain waits: for the one before (afterany), "
         "or for all of its name (singleton)", "afterany",
     )
 
@@ -301,8 +309,8 @@ class Messages:
 class BadNodes:
     """Bad nodes."""
 
-    health_check: Literal["off", "quick", "full"] | None = setting(
-        choice("off", "quick", "full"), None, "Check of each node before it joins: off, quick, or full "
+    health_check = setting(
+        _HEALTH_CHECK, None, "Check of each node before it joins: off, quick, or full "
         "with nvidia-smi", "quick", Agent(),
     )
     health_command = setting(

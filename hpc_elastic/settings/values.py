@@ -22,6 +22,12 @@ _UNITS = rf"({_NUMBER})(d|h|min|m|s)"
 _DURATION = rf"(?:{_NUMBER}(?:d|h|min|m|s))+"
 _SECONDS = rf"{_NUMBER}(?:e[+-]?[0-9]{{1,3}})?|\.[0-9]{{1,15}}"
 _SLURM_TIME = r"(?:([0-9]{1,9})-)?([0-9]{1,12})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?"
+_CATCHABLE_TEXT = (
+    "HUP INT QUIT ILL TRAP ABRT BUS FPE USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT TSTP TTIN TTOU URG "
+    "XCPU XFSZ VTALRM PROF WINCH IO PWR SYS"
+)
+CATCHABLE = frozenset(_CATCHABLE_TEXT.split())
+"""The signals of Linux that a program can catch."""
 _WORD_OF_SWITCH = {
     **dict.fromkeys(("true", "yes", "on", "1", "y", "t"), True),
     **dict.fromkeys(("false", "no", "off", "0", "n", "f"), False),
@@ -237,6 +243,14 @@ def whole(value: object) -> int:
     return number
 
 
+def repeats(value: object) -> int:
+    """Read how often the same may come; once is no repetition, 0 is no limit."""
+    number = whole(value)
+    if number == 1:
+        raise BadValueError("1: once is no repetition", "write 2 or more, or 0 for never")
+    return number
+
+
 def switch(value: object) -> bool:
     """Read true or false."""
     number = int(value) if isinstance(value, (int, float)) and value in (0, 1) else value
@@ -351,7 +365,8 @@ def silence(value: object) -> str:
 def unasked(value: object) -> str:
     """Accept the fate of workers that never ask: ``term``, ``run-on`` or ``signal:NAME``."""
     text = text_of(value)
-    if re.fullmatch("term|run-on|signal:(SIG)?[A-Z][A-Z0-9]{1,9}", text):
+    name = re.fullmatch("signal:(?:SIG)?([A-Z][A-Z0-9]{1,9})", text)
+    if text in ("term", "run-on") or (name and name[1] in CATCHABLE):
         return text
     what = f"{shown(value)} says nothing about workers that never ask"
     raise BadValueError(what, "write term, run-on or signal:USR1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import sys
@@ -21,14 +20,17 @@ from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.multiprocessing.context import StartSettings
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.agent import NodeAgent
+from hpc_elastic.node.decision import RestartBudgets
 from hpc_elastic.node.listeners.telemetry_hooks import Services, Surroundings, TelemetryMaker, tell_nobody
 from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.outcome import Outcome
 from hpc_elastic.node.probe import Probe
 from hpc_elastic.node.probe import ProbedNode as ProbedPlace
 from hpc_elastic.node.probe import ProbingAgent as ProbedAgent
+from hpc_elastic.node.probe_rules import ProbeOptions
 from hpc_elastic.node.setup.agent_log import AgentLog, LogMarks
 from hpc_elastic.node.setup.agent_setup import AgentParts
+from hpc_elastic.node.setup.hang_times import HangOptions
 from hpc_elastic.node.setup.notices import LaterNotices, NoNotices, Notices
 from hpc_elastic.node.spec import WorkerSpec
 from hpc_elastic.node.workers.local_group import Command
@@ -86,7 +88,7 @@ def run_agent(options: LaunchOptions, slurm: SlurmEnv | None, guard: Guard | Non
         return ended.ending.exit_code if ended.ending else ExitCode.FAILED
     with open_agent(options, slurm, owns_process=True, guard=guard) as opened:
         outcome = opened.agent.run_to_end()
-        if options.keep_in_memory and outcome.is_followed:
+        if options.settings.keep_in_memory and outcome.is_followed:
             _keep_state(options, opened)
         record_takeover(opened, outcome)
         code = _say_goodbye(options, outcome, opened)
@@ -164,12 +166,12 @@ def _keep_state(options: LaunchOptions, opened: OpenAgent) -> None:
 
     mine = kept_state.Mine(options.run_id, options.paths, opened.run.node)
     try:
-        made = kept_state.keep(opened.scratch, mine, SystemClock().wall(), options.keep_in_memory)
+        made = kept_state.keep(opened.scratch, mine, SystemClock().wall(), options.settings.keep_in_memory)
     except (HpcElasticError, OSError) as error:
         opened.log.say(f"no state stays in this node's memory: {' '.join(str(error).split())}")
         return
     if made is not None:
-        where = f"in this node's memory for {options.keep_in_memory:g} s, for the next start"
+        where = f"in this node's memory for {options.settings.keep_in_memory:g} s, for the next start"
         opened.log.say(f"left {where}: {made.text} ({made.size} bytes)")
 
 
@@ -230,7 +232,7 @@ def _with_helpers(
     context: StartContext, options: LaunchOptions, log: AgentLog, stack: ExitStack
 ) -> StartContext:
     """Return the context with the processes beside the workers that are asked for; the stack ends them."""
-    if options.preload:
+    if options.settings.preload:
         preloader = _preloader(options, context, log)
         stack.callback(preloader.close)
         context = context._replace(preloader=preloader)
@@ -247,9 +249,9 @@ def _between_samples_s(options: LaunchOptions, context: StartContext, log: Agent
 
     Workers are silent only if their GPUs have nothing to do, so that use is sampled for a limit of silence.
     """
-    silence_s = options.hangs.silence
-    if silence_s == math.inf:
-        return options.sample_gpus
+    silence_s = options.settings.silence_timeout
+    if not silence_s:
+        return options.settings.sample_gpus
     import shutil  # noqa: PLC0415 - only if it is asked for
 
     from hpc_elastic.processes.nvidia_smi import PROGRAM  # noqa: PLC0415 - the same
@@ -258,9 +260,9 @@ def _between_samples_s(options: LaunchOptions, context: StartContext, log: Agent
     if context.gpus and not is_there:
         log.say(f"--silence-timeout has no effect here: without {PROGRAM} the use of GPUs is not known")
     if not context.gpus and not is_there:
-        return options.sample_gpus
+        return options.settings.sample_gpus
     often_s = min(_LONGEST_SAMPLING_S, max(1.0, silence_s / _SAMPLES))
-    return min(options.sample_gpus or often_s, often_s)
+    return min(options.settings.sample_gpus or often_s, often_s)
 
 
 def _sampler(options: LaunchOptions, every_s: float, context: StartContext, log: AgentLog) -> GpuSampler:
@@ -290,8 +292,8 @@ def _preloader(options: LaunchOptions, context: StartContext, log: AgentLog) -> 
         log.say(
             f"nothing is preloaded: functions are started by {options.command.start_method}, and not by spawn"
         )
-    named = tuple(name for name in options.preload if name != AUTO)
-    lessons = LessonFile(options.paths.preload) if AUTO in options.preload else None
+    named = tuple(name for name in options.settings.preload if name != AUTO)
+    lessons = LessonFile(options.paths.preload) if AUTO in options.settings.preload else None
     wanted = Preloaded(named, argv, env, os.getcwd(), context.scratch, lessons, path)
     made = Preloader(wanted, SystemClock(), log.say)
     if argv:
@@ -324,16 +326,16 @@ def _build(
         rdzv_handler=rendezvous,
         entrypoint=command.function or command.argv[0],
         args=command.args if command.function else command.argv[1:],
-        max_restarts=options.max_restarts,
-        event_log_handler=options.event_log_handler,
+        max_restarts=options.settings.max_restarts,
+        event_log_handler=options.settings.event_log_handler,
     )
     around = Surroundings(
         environ=os.environ,
         run_id=options.run_id,
         run_dir=options.paths.root,
         node=options.node,
-        max_restarts=options.max_restarts,
-        destination=options.event_log_handler,
+        max_restarts=options.settings.max_restarts,
+        destination=options.settings.event_log_handler,
         scratch=context.scratch,
         loop=loop,
         clock=SystemClock(),
@@ -356,11 +358,11 @@ def _build(
         services=services_for(around),
         telemetry=telemetry_for(around),
         notices=context.notices,
-        hangs=options.hangs,
+        hangs=HangOptions.of_settings(options.settings),
         environ=around.environ,
         gpus=context.sampler,
         unfit=_probe_of(options, rendezvous, around, context),
-        budgets=options.budgets,
+        budgets=RestartBudgets.of_settings(options.settings),
     )
     return NodeAgent(spec, parts)
 
@@ -374,7 +376,9 @@ def _notices_of(options: LaunchOptions, slurm: SlurmEnv | None, loop: EventLoop)
         from hpc_elastic.slurm.watch.job_watch import WatchOptions, watch_job  # noqa: PLC0415 - not to start
 
         has_script = Env.SUBMISSION in os.environ
-        wanted = WatchOptions(options.times.drain.warning, options.watch_node_drain, hands_back=has_script)
+        wanted = WatchOptions(
+            options.times.drain.warning, options.settings.watch_node_drain, hands_back=has_script
+        )
         if slurm.task is not None:
             from hpc_elastic.slurm.watch.array_delay import watch_task  # noqa: PLC0415 - nor this
 
@@ -414,7 +418,7 @@ def _probe_of(
         is_first=not expected or expected[0] == options.node,
     )
     agent = ProbedAgent(around.loop, around.clock, around.say, rendezvous.run.tick)
-    return Probe(options.probe, place, agent)
+    return Probe(ProbeOptions.of_settings(options.settings), place, agent)
 
 
 def _remember_bad_nodes(options: LaunchOptions, slurm: SlurmEnv, opened: OpenAgent, outcome: Outcome) -> None:
@@ -481,7 +485,7 @@ def run_env(options: LaunchOptions) -> RunEnv:
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "PYTHONUNBUFFERED": "1",  # the output of a program is in its log while it runs
     }
-    if options.tracker_ids:
+    if options.settings.tracker_ids:
         from hpc_elastic.node.workers.worker_env import tracker_env  # noqa: PLC0415 - on request
 
         defaults.update(tracker_env(options.run_id, options.paths.root))
@@ -493,7 +497,7 @@ def run_env(options: LaunchOptions) -> RunEnv:
         run_id=options.run_id,
         run_dir=options.paths.root,
         node=options.node,
-        max_restarts=options.max_restarts,
+        max_restarts=options.settings.max_restarts,
         master_addr=options.master_addr,
         master_port=options.master_port,
         defaults=given,

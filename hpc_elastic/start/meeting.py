@@ -16,12 +16,9 @@ from hpc_elastic.meet.shared_fs import SharedFsRendezvous, Waiting
 from hpc_elastic.meet.shared_run import RunDeps, RunFacts, SharedRun
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.agent import NodeAgent
-from hpc_elastic.node.decision import RestartBudgets
 from hpc_elastic.node.loop import EventLoop
-from hpc_elastic.node.probe_rules import ProbeOptions
 from hpc_elastic.node.setup.agent_log import AgentLog
 from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
-from hpc_elastic.node.setup.hang_times import HangOptions
 from hpc_elastic.node.workers.local_group import Command
 from hpc_elastic.paths import RunPaths, round_scope
 from hpc_elastic.record import checkpoints
@@ -30,8 +27,7 @@ from hpc_elastic.record.journal import Decision, Epoch, MarkedCheckpoint, Member
 from hpc_elastic.record.run_directory import holds_submitted_run, tidy_run_dir
 from hpc_elastic.record.run_log import RunLog
 from hpc_elastic.record.state import RunState
-from hpc_elastic.settings.setting import agents
-from hpc_elastic.settings.table import JobSettings
+from hpc_elastic.settings.of_commands import AgentSettings
 from hpc_elastic.slurm.client import parse
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.run_jobs.may_start import is_own_script, refuse_running_elsewhere
@@ -101,7 +97,7 @@ def rendezvous_of(
         RunDeps(
             clock,
             latest_checkpoint=lambda: _latest_checkpoint(paths, say),
-            tidy=lambda first: _tidy(paths, first, options.keep_logs),
+            tidy=lambda first: _tidy(paths, first, options.settings.keep_logs),
             open_store=lambda number: open_round_store(paths.root, round_scope(number)),
             check_place=check_place,
         ),
@@ -170,26 +166,13 @@ class LaunchOptions(NamedTuple):
     slots: int  # workers on this node
     command: Command  # the command of each worker
     title: str  # its name for people
-    max_restarts: int
+    settings: AgentSettings
     times: AgentTimes
     signals: SignalMeanings
     node: str
     addr: str
     master_addr: str | None = None
     master_port: int | None = None
-    event_log_handler: str = "null"
-    hangs: HangOptions = HangOptions()  # how long workers may make no progress
-    watch_node_drain: bool = False  # leave nodes that Slurm drains
-    # of how many rounds the workers' logs stay; 0: of all
-    keep_logs: int = agents(JobSettings.keep_logs)
-    # seconds between two looks at the use of the GPUs; 0: none
-    sample_gpus: float = agents(JobSettings.sample_gpus)
-    # seconds for which states in this node's memory stay for the next start; 0: they go
-    keep_in_memory: float = agents(JobSettings.keep_in_memory)
-    preload: tuple[str, ...] = ()  # modules that are imported once on this node
-    tracker_ids: bool = False  # trackers know the run again after each start
-    probe: ProbeOptions = ProbeOptions()  # the checks of a node before it joins
-    budgets: RestartBudgets = RestartBudgets()  # of all causes but crashes
 
 
 class OpenAgent(NamedTuple):

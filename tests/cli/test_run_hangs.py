@@ -7,16 +7,16 @@ import math
 import pytest
 
 from hpc_elastic.cli.run.flags import parser
-from hpc_elastic.cli.run.options import hang_options_of
 from hpc_elastic.errors import InputError
 from hpc_elastic.node.setup.hang_times import HangOptions
+from hpc_elastic.settings.of_commands import AgentSettings
 from hpc_elastic.slurm.job.script import agent_flags
 from hpc_elastic.slurm.job.spec import JobSpec
 
 
 def options(*flags: str) -> HangOptions:
     """Return what flags come to."""
-    return hang_options_of(parser().parse_args([*flags, "train.py"]))
+    return HangOptions.of_settings(AgentSettings.of(parser().parse_args([*flags, "train.py"])))
 
 
 def test_the_defaults() -> None:

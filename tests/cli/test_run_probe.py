@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.cli.run.flags import parser
-from hpc_elastic.cli.run.options import probe_of
 from hpc_elastic.node.probe_rules import ProbeOptions
+from hpc_elastic.settings.of_commands import AgentSettings
 
 
 def options(*flags: str) -> ProbeOptions:
     """Return what flags come to."""
-    return probe_of(parser().parse_args([*flags, "train.py"]))
+    return ProbeOptions.of_settings(AgentSettings.of(parser().parse_args([*flags, "train.py"])))
 
 
 def test_the_defaults() -> None:

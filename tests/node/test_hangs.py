@@ -268,8 +268,7 @@ def test_hangs_have_a_budget_of_their_own(make: MakeAgents) -> None:
 LEARNS_FAST = """
 import sys
 from hpc_elastic.node.setup.hang_times import HangOptions
-from hpc_elastic.cli.run import options
-options.hang_options_of = lambda args: HangOptions(floor=1.5, samples=3, recheck=1.0)
+HangOptions.of_settings = lambda settings: HangOptions(floor=1.5, samples=3, recheck=1.0)
 from hpc_elastic.cli.main import main
 sys.exit(main())
 """

@@ -20,6 +20,7 @@ from hpc_elastic.node.spec import RunResult, WorkerGroup, WorkerState
 from hpc_elastic.node.workers.local_group import Command
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.run_directory import prepare_run_dir
+from hpc_elastic.settings.of_commands import AgentSettings
 from hpc_elastic.start.agent import open_agent
 from hpc_elastic.start.meeting import LaunchOptions, OpenAgent
 from tests.node.stuck import STUCK
@@ -89,7 +90,7 @@ def opened(
             "",
         ),
         title="train.py",
-        max_restarts=max_restarts,
+        settings=AgentSettings(max_restarts=max_restarts),
         times=times or AgentTimes(),
         signals=SignalMeanings((), (), ()),
         node="n1",

@@ -14,7 +14,7 @@ from hpc_elastic.cli.commands import COMMANDS
 from hpc_elastic.cli.commands.ending import finish
 from hpc_elastic.cli.parser import parser_of
 from hpc_elastic.cli.run.flags import parser
-from hpc_elastic.cli.run.options import budgets_of, drain_times_of, hang_options_of, probe_of
+from hpc_elastic.cli.run.options import drain_times_of
 from hpc_elastic.errors import InputError
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.node.decision import RestartBudgets as AgentBudgets
@@ -24,7 +24,7 @@ from hpc_elastic.node.setup.hang_times import HangOptions
 from hpc_elastic.node.stop_rules import DrainTimes
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.settings import setting as kinds
-from hpc_elastic.settings.of_commands import FINISH, RUN
+from hpc_elastic.settings.of_commands import FINISH, RUN, AgentSettings
 from hpc_elastic.settings.setting import Sbatch, Setting, ValueKind
 from hpc_elastic.settings.table import JOB, OF_AGENT, OF_FINISH
 from hpc_elastic.slurm.end.choices import RequeueBudgets as FinishBudgets
@@ -32,7 +32,6 @@ from hpc_elastic.slurm.job.options import FIELDS
 from hpc_elastic.slurm.job.script import agent_flags, finish_flags
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.run_jobs.run_files import spec_trouble, stored_spec
-from hpc_elastic.start.meeting import LaunchOptions
 from hpc_elastic.submitit import HpcElasticExecutor
 
 WRITTEN: dict[ValueKind[Any], Any] = {  # a value of each kind, as in a job file
@@ -41,6 +40,7 @@ WRITTEN: dict[ValueKind[Any], Any] = {  # a value of each kind, as in a job file
     kinds.SWITCH: True,
     kinds.BUDGET: 7,
     kinds.COUNT: 7,
+    kinds.REPEATS: 7,
     kinds.SECONDS: "2m",
     kinds.INTERVAL: "30s",
     kinds.SILENCE: "5m",
@@ -164,14 +164,13 @@ def test_run_and_finish_have_every_flag_of_their_tables() -> None:
 
 def test_the_agents_parts_have_the_defaults_of_the_table() -> None:
     """What no flag tells is the same for an agent that is made in Python."""
-    args = parser().parse_args(["train.py"])
-    assert DrainTimes() == drain_times_of(args)
-    assert ProbeOptions() == probe_of(args)
-    assert HangOptions() == hang_options_of(args)
-    assert AgentTimes().exit_barrier == args.exit_barrier_timeout
-    assert LaunchOptions._field_defaults["keep_logs"] == args.keep_logs
-    assert LaunchOptions._field_defaults["sample_gpus"] == args.sample_gpus
-    assert AgentBudgets() == budgets_of(args)._replace(crash=JOB["max_restarts"].holds)
+    settings = AgentSettings.of(parser().parse_args(["train.py"]))
+    assert vars(AgentSettings(**{name: getattr(settings, name) for name in settings.given})) == vars(settings)
+    assert DrainTimes() == drain_times_of(settings)
+    assert ProbeOptions() == ProbeOptions.of_settings(settings)
+    assert HangOptions() == HangOptions.of_settings(settings)
+    assert AgentTimes().exit_barrier == settings.exit_barrier_timeout
+    assert AgentBudgets() == AgentBudgets.of_settings(settings)._replace(crash=JOB["max_restarts"].holds)
     meeting = MeetingSettings()
     for name in ("join_timeout", "last_call_timeout", "heartbeat_interval", "lease"):
         assert JOB[name].holds == getattr(meeting, name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import stat
@@ -23,7 +22,6 @@ from hpc_elastic.node.listeners.telemetry_hooks import Services, Surroundings, t
 from hpc_elastic.node.outcome import Outcome
 from hpc_elastic.node.setup.agent_log import AgentLog
 from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
-from hpc_elastic.node.setup.hang_times import HangOptions
 from hpc_elastic.node.setup.notices import LaterNotices, NoNotices
 from hpc_elastic.node.workers.local_group import Command
 from hpc_elastic.paths import RunPaths
@@ -32,6 +30,7 @@ from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import AfterDrain
 from hpc_elastic.record.run_directory import prepare_run_dir
 from hpc_elastic.record.run_log import open_log
+from hpc_elastic.settings.of_commands import AgentSettings
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.start import agent, kept_state
 from hpc_elastic.start.agent import StartContext, open_agent
@@ -61,7 +60,7 @@ def options(tmp_path: Path) -> LaunchOptions:
         slots=1,
         command=Command("default_role", argv, DefaultLogsSpecs(paths.logs, is_of_run=True), ""),
         title="train.py",
-        max_restarts=0,
+        settings=AgentSettings(max_restarts=0),
         times=AgentTimes(),
         signals=SignalMeanings((), (), ()),
         node="n1",
@@ -73,7 +72,9 @@ def test_workers_have_their_environment_also_with_preloaded_modules(
     options: LaunchOptions, tmp_path: Path
 ) -> None:
     """The process that imports modules gets that of the agent, where no pipe of timers is to be left out."""
-    with open_agent(options._replace(preload=("json",)), None, owns_process=False) as opened:
+    with open_agent(
+        options._replace(settings=AgentSettings(preload=("json",))), None, owns_process=False
+    ) as opened:
         assert 0 == opened.agent.run_to_end().exit_code
     assert "done" == (tmp_path / "told").read_text()
 
@@ -144,7 +145,9 @@ def test_modules_are_imported_for_workers_that_are_new_processes(
     said: Any = Said()
     with scratch_directory([str(options.paths.root)]) as scratch:
         context = around()._replace(scratch=scratch)
-        made = agent._preloader(options._replace(command=command, preload=("json",)), context, said)
+        made = agent._preloader(
+            options._replace(command=command, settings=AgentSettings(preload=("json",))), context, said
+        )
         is_there = bool(made.fds())
         made.close()
     assert is_started == is_there
@@ -226,8 +229,8 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[boo
 @pytest.mark.parametrize(
     ("silence", "asked", "gpus", "is_there", "every_s"),
     [
-        (math.inf, 0.0, 2, True, 0.0),
-        (math.inf, 30.0, None, False, 30.0),
+        (0.0, 0.0, 2, True, 0.0),
+        (0.0, 30.0, None, False, 30.0),
         (600.0, 0.0, None, False, 0.0),  # no GPUs here: nothing could be looked at
         (600.0, 0.0, 0, False, 0.0),
         (600.0, 7.0, None, False, 7.0),
@@ -252,9 +255,9 @@ def test_gpus_are_looked_at_often_enough_for_a_limit_of_silence(  # noqa: PLR091
     """Or as often as the user has asked, if that is more; without a limit as the user has asked."""
     nvidia_smi(is_there)
     log: Any = Said()
-    wanted = options._replace(hangs=HangOptions(silence=silence), sample_gpus=asked)
+    wanted = options._replace(settings=AgentSettings(silence_timeout=silence, sample_gpus=asked))
     assert every_s == agent._between_samples_s(wanted, around(gpus=gpus), log)
-    is_in_vain = bool(gpus) and not is_there and silence < math.inf
+    is_in_vain = bool(gpus) and not is_there and silence > 0
     assert is_in_vain == any("--silence-timeout has no effect here" in line for line in log.lines)
 
 
@@ -324,7 +327,11 @@ def test_variables_of_the_user_stay_as_they_are(
     for name in ("OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "PYTHONUNBUFFERED", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(9)})
-    found = agent.run_env(options._replace(slots=4, master_addr="head", master_port=29500, max_restarts=3))
+    found = agent.run_env(
+        options._replace(
+            slots=4, master_addr="head", master_port=29500, settings=AgentSettings(max_restarts=3)
+        )
+    )
     assert {"OMP_NUM_THREADS": "2", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PYTHONUNBUFFERED": "1"} == dict(
         found.defaults
     )
@@ -352,7 +359,7 @@ def test_a_task_of_slurms_names_the_coordinator_of_jax(
 def test_trackers_get_names_only_if_they_are_asked_for(options: LaunchOptions) -> None:
     """One experiment over all starts of the run."""
     usual = dict(agent.run_env(options).defaults)
-    tracked = dict(agent.run_env(options._replace(tracker_ids=True)).defaults)
+    tracked = dict(agent.run_env(options._replace(settings=AgentSettings(tracker_ids=True))).defaults)
     assert usual.items() < tracked.items()
     assert "WANDB_RUN_ID" in tracked
 
@@ -641,7 +648,7 @@ def test_an_unfit_node_is_remembered_where_no_script_does_it(
         monkeypatch.setenv(Env.RUN_ID, "run")
         Path(options.paths.identity).write_text('{"run_id": "run"}')
     place = None if slurm is None else slurm._replace(node_names=("n1",))
-    bad = options._replace(probe=options.probe._replace(command="echo no driver; false"))
+    bad = options._replace(settings=AgentSettings(health_command="echo no driver; false"))
     assert ExitCode.UNFIT == agent.run_agent(bad, place)
     found = [event.host for event in read_ledger(str(tmp_path / "ledger")).events]
     assert (["n1"] if is_remembered and not below_script else []) == found

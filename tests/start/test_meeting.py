@@ -21,6 +21,7 @@ from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.checkpoints import MarkName, write_mark
 from hpc_elastic.record.journal import Cause, Decision, Drained, Entry, Epoch, EpochStarted, RunEnded
 from hpc_elastic.record.run_log import open_log
+from hpc_elastic.settings.of_commands import AgentSettings
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.start import meeting
 from hpc_elastic.start.meeting import LaunchOptions, current_epoch, ended_before, rendezvous_of
@@ -90,7 +91,7 @@ def test_the_batch_host_is_the_first_node_of_the_allocation(
 
 def test_an_agent_asks_for_nothing_that_its_user_has_not_asked_for() -> None:
     """What has a default is left out of its command line."""
-    usual = LaunchOptions._field_defaults
+    usual = vars(AgentSettings())
     assert [] == [name for name in ("watch_node_drain", "tracker_ids") if usual[name]]
     assert (0, 0, ()) == tuple(usual[name] for name in ("sample_gpus", "keep_in_memory", "preload"))
     assert (None, None, "null") == tuple(
@@ -121,7 +122,7 @@ def options(run_paths: RunPaths) -> LaunchOptions:
         slots=2,
         command=Command("trainer", ("true",), DefaultLogsSpecs(run_paths.logs, is_of_run=True), ""),
         title="true",
-        max_restarts=0,
+        settings=AgentSettings(max_restarts=0),
         times=AgentTimes(),
         signals=SignalMeanings((), (), ()),
         node="n1",

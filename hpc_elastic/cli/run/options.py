@@ -17,17 +17,13 @@ from hpc_elastic.ids import Env
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.multiprocessing.logs import DEFAULT_PREFIX, DefaultLogsSpecs, LogsSpecs
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.node.decision import RestartBudgets
-from hpc_elastic.node.probe_rules import ProbeOptions
 from hpc_elastic.node.setup.agent_setup import AgentTimes, SignalMeanings
-from hpc_elastic.node.setup.hang_times import HangOptions
 from hpc_elastic.node.stop_rules import DrainTimes, Unasked
 from hpc_elastic.node.workers.local_group import Command
 from hpc_elastic.paths import RunPaths, absence_of
-from hpc_elastic.settings.of_commands import RunSettings
-from hpc_elastic.settings.setting import SECONDS, agents
-from hpc_elastic.settings.table import JobSettings
-from hpc_elastic.settings.values import BadValueError, parse_size
+from hpc_elastic.settings.of_commands import AgentSettings
+from hpc_elastic.settings.setting import SECONDS
+from hpc_elastic.settings.values import BadValueError
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.slurm.job.worker_launcher import refuse_launcher, title_of
 from hpc_elastic.start.agent import default_python
@@ -38,70 +34,26 @@ from hpc_elastic.text import for_shell, visible
 if TYPE_CHECKING:
     from hpc_elastic.processes.numa import NumaOptions
 
-_AUTO, _OFF = "auto", "off"
 _MAX_PORT = 65535
 PREFIX_VARIABLE: Final = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
 
-def budgets_of(args: argparse.Namespace) -> RestartBudgets:
-    """Return the budgets that were asked for.
-
-    Raises:
-        InputError: one failure is to count as a repeated one.
-    """
-    if args.same_failure == 1:
-        raise InputError("it is 1", where="--same-failure", fix="it must be 2 or more, or 0 for never")
-    return RestartBudgets(args.max_restarts, args.max_hangs, same_failure=args.same_failure or None)
-
-
-def hang_options_of(args: argparse.Namespace) -> HangOptions:
-    """Return how long workers may make no progress."""
-    return HangOptions(
-        timeout=_limit(args.hang_timeout),
-        first_step=_limit(args.first_step_timeout),
-        silence=args.silence_timeout or math.inf,
-    )
-
-
-def _limit(word: str) -> float | None:
-    """Return a limit [s]; None: learned, inf: none."""
-    return None if word == _AUTO else math.inf if word == _OFF else float(word)
-
-
-def drain_times_of(args: argparse.Namespace) -> DrainTimes:
-    """Return how long workers have to save.
-
-    Raises:
-        InputError: workers that never ask are to get a signal that cannot be caught.
-    """
-    is_given = args.stop_timeout is not None
+def drain_times_of(settings: AgentSettings) -> DrainTimes:
+    """Return how long workers have to save."""
     return DrainTimes(
-        stop=args.stop_timeout if is_given else agents(JobSettings.stop_timeout),
-        warning=args.warn_timeout,
-        is_stop_given=is_given,
-        critical=args.critical_timeout,
-        unasked=_unasked_of(args.unasked),
-        rescues=args.keep_in_memory > 0,
+        stop=settings.stop_timeout,
+        warning=settings.warn_timeout,
+        is_stop_given="stop_timeout" in settings.given,
+        critical=settings.critical_timeout,
+        unasked=_unasked_of(settings.unasked),
+        rescues=settings.keep_in_memory > 0,
     )
 
 
 def _unasked_of(text: str) -> Unasked:
     name = text.partition(":")[2]
-    if not name:
-        return Unasked(runs_on=text == "run-on")
-    return Unasked(runs_on=True, number=signals("--unasked", [name])[0])
-
-
-def probe_of(args: argparse.Namespace) -> ProbeOptions:
-    """Return the checks of a node before it joins."""
-    return ProbeOptions(
-        mode=args.health_check,
-        command=args.health_command,
-        timeout=args.health_timeout,
-        min_space=parse_size(args.probe_min_space),
-        min_inodes=args.probe_min_inodes,
-        gpu_devices=args.gpu_devices,
-    )
+    number = signals("--unasked", [name])[0] if name else None
+    return Unasked(runs_on=text != "term", number=number)
 
 
 class RunPlan(NamedTuple):
@@ -136,8 +88,10 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> RunPlan:
         check_script(args, environ)
     node = node_name(args, slurm)
     master, master_notes = _master(args, settings, node, slurm)
-    times, signals = _times(args, environ), _meanings(args)
-    numa, events = numa_of(args), event_handler_of(args, environ)
+    given = AgentSettings.of(args).replaced(preload=preload_of(args))
+    times, signals = _times(given, environ), _meanings(args)
+    numa = numa_of(args)
+    check_event_handler(given.event_log_handler, environ)
     if not args.virtual_local_rank:
         check_binding(numa, count, environ)
     place = place_of(args, environ, slurm, settings.max_nodes)
@@ -148,23 +102,13 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> RunPlan:
         slots=count,
         command=_command(args, work, numa, logs_of(args, place.paths), prefix_of(args, environ)),
         title=title_of((args.training_script, *args.training_script_args)),
-        max_restarts=args.max_restarts,
+        settings=given,
         times=times,
         signals=signals,
         node=node,
         addr=args.local_addr or node if slurm else args.local_addr or os.uname().nodename,
         master_addr=master.addr,
         master_port=master.port,
-        event_log_handler=events,
-        probe=probe_of(args),
-        hangs=hang_options_of(args),
-        budgets=budgets_of(args),
-        watch_node_drain=args.watch_node_drain,
-        tracker_ids=args.tracker_ids,
-        keep_logs=args.keep_logs,
-        sample_gpus=args.sample_gpus,
-        keep_in_memory=args.keep_in_memory,
-        preload=preload_of(args),
     )
     return RunPlan(options, slurm, place, (*notes, *_use_env(args), *master_notes, *place.notes))
 
@@ -201,20 +145,20 @@ def _ignored() -> list[int]:
     return [number for number in (signal.SIGHUP,) if signal.getsignal(number) is signal.SIG_IGN]
 
 
-def _times(args: argparse.Namespace, environ: Mapping[str, str]) -> AgentTimes:
-    shutdown, text = args.shutdown_timeout, ""
-    if shutdown is None:
-        text = environ.get(Env.SHUTDOWN_TIMEOUT, "")
+def _times(settings: AgentSettings, environ: Mapping[str, str]) -> AgentTimes:
+    shutdown, text = settings.shutdown_timeout, environ.get(Env.SHUTDOWN_TIMEOUT, "")
+    is_told = "shutdown_timeout" in settings.given
+    if text and not is_told:
         try:
-            shutdown = SECONDS.parse(text) if text else agents(RunSettings.shutdown_timeout)
+            shutdown, is_told = SECONDS.parse(text), True
         except BadValueError as error:
             fix = f"{error.fix}, or unset it"
             raise InputError(error.message, where=Env.SHUTDOWN_TIMEOUT, fix=fix) from None
     return AgentTimes(
-        drain=drain_times_of(args),
+        drain=drain_times_of(settings),
         shutdown=shutdown,
-        told=shutdown if text or args.shutdown_timeout is not None else math.inf,
-        exit_barrier=args.exit_barrier_timeout,
+        told=shutdown if is_told else math.inf,
+        exit_barrier=settings.exit_barrier_timeout,
     )
 
 
@@ -464,15 +408,14 @@ def check_binding(options: NumaOptions | None, workers: int, environ: Mapping[st
         raise InputError(str(error), where="--numa-binding", fix="leave it out on this node") from None
 
 
-def event_handler_of(args: argparse.Namespace, environ: Mapping[str, str]) -> str:
-    """Return the destination of events; one that a module of the user's may register is taken as it is.
+def check_event_handler(name: str, environ: Mapping[str, str]) -> None:
+    """Refuse a destination of events that there is not; a module of the user's may register one.
 
     Raises:
         InputError: there is none of this name.
     """
-    name = str(args.event_log_handler)
     if name == "null" or environ.get(Env.EVENTS):
-        return name
+        return
     from hpc_elastic.events import get_logging_handler  # noqa: PLC0415 - logging, 10 ms
 
     try:
@@ -480,4 +423,3 @@ def event_handler_of(args: argparse.Namespace, environ: Mapping[str, str]) -> st
     except KeyError as error:
         fix = f"use one of them; a module that registers others is named by {Env.EVENTS}"
         raise InputError(str(error.args[0]), where="--event-log-handler", fix=fix) from None
-    return name

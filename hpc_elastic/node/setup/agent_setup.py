@@ -79,7 +79,7 @@ class AgentParts(NamedTuple):
     telemetry: TelemetryMaker = tell_nobody
     hangs: HangOptions = HangOptions()  # how long workers may make no progress
     environ: Mapping[str, str] = {}  # of this process, for processes beside the workers
-    budgets: RestartBudgets = RestartBudgets()  # of all causes but crashes, whose budget is the spec's
+    budgets: RestartBudgets = RestartBudgets()  # how often each cause may end a round
     notices: Notices = NoNotices()  # requests to drain, beside signals
     gpus: GpuSampler | None = None  # samples the use of the GPUs, if that is asked for
     unfit: Callable[[RunState], str] = is_fit  # asked before each rendezvous why this node must not join

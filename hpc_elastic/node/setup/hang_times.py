@@ -13,6 +13,7 @@ from typing import Any
 from hpc_elastic import typed_json
 from hpc_elastic.errors import DamagedError
 from hpc_elastic.named_tuple import NamedTuple
+from hpc_elastic.settings.of_commands import AgentSettings
 from hpc_elastic.typed_json import Count, Prose, Seconds
 
 START = "start"  # from a worker's start to its first tick
@@ -36,6 +37,10 @@ def kind_of(section: str | None, *, has_ticked: bool) -> str:
     return STEP if has_ticked else START
 
 
+def _limit(word: str) -> float | None:
+    return None if word == "auto" else math.inf if word == "off" else float(word)
+
+
 class HangOptions(NamedTuple):
     """Limits of the silence of workers [s]; None: learned from the run; inf: none."""
 
@@ -46,6 +51,12 @@ class HangOptions(NamedTuple):
     samples: int = 20  # and only after so many ticks
     recheck: float = _RECHECK_S  # learned: a worker that is somewhere else so much later is alive [s]
     silence: float = math.inf  # without output, CPU time and GPU use, of a worker that tells no steps [s]
+
+    @classmethod
+    def of_settings(cls, settings: AgentSettings) -> HangOptions:
+        """Return the limits that an agent was given."""
+        silence = settings.silence_timeout or math.inf
+        return cls(_limit(settings.hang_timeout), _limit(settings.first_step_timeout), silence=silence)
 
     @property
     def is_off(self) -> bool:

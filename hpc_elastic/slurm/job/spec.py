@@ -234,10 +234,6 @@ def check_spec(spec: JobSpec) -> None:
 
 
 def _check_requeues(spec: JobSpec) -> None:
-    if spec.same_failure == 1:
-        raise InputError(
-            "same_failure = 1: once is no repetition", where="same_failure", fix="2 or more, or 0 for never"
-        )
     if spec.chain is not None and spec.mode == "array":
         raise InputError(
             "chain is for one job of all nodes, and mode = 'array'",
