@@ -157,11 +157,11 @@ def test_a_state_in_memory_counts_where_the_newest_checkpoint_is_damaged(node: N
     start = node.start(30)._replace(whole_step=whole_step)
     state = memory(node).find(start)
     assert state is not None
-    assert (21, [1]) == (state.step, looks)
+    assert (21, [1]) == (state.state.step, looks)
     began(node)
     state = memory(node).find(start._replace(file_step=20))
     assert state is not None
-    assert (21, [1]) == (state.step, looks)
+    assert (21, [1]) == (state.state.step, looks)
 
 
 def test_a_damaged_copy_has_an_older_one_count(node: Node, caplog: pytest.LogCaptureFixture) -> None:

@@ -282,7 +282,8 @@ class Checkpoints:
             with ending_the_run():
                 objects = TrainState(self._lib, state)
                 content = objects.content(self._ranks.rank)
-            statistics = {name: is_sent for name, _, is_sent in objects.buffers()}
+            found = objects.replicated()
+            statistics = {name: is_sent for name, _, is_sent in found if is_sent is not None}
             copy = self._copies.stage(content)
             self.blocked_s = self._clock.monotonic() - began
             save = _Save(step, path, began, self.blocked_s)

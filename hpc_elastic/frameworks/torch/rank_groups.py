@@ -136,7 +136,7 @@ def _new_group(dist: Any, name: str, **more: Any) -> Any:
     return dist.new_group(backend="gloo", group_desc=f"hpc_elastic {name}", **more)
 
 
-_SAMPLES = 4  # numbers of a tensor that are compared while a step waits
+_SAMPLES, _WHOLE = 4, 64  # numbers of a tensor that are compared while a step waits; all, if it has no more
 Digests = Mapping[str, int]
 
 
@@ -228,9 +228,9 @@ def own_parameter(lib: Torch, ranks: RankGroups, tensors: Iterable[tuple[str, An
 
 
 def _sample(part: Any) -> Any:
-    """Return a few numbers of a tensor."""
+    """Return a few numbers of a tensor, all of a small one."""
     count = part.numel()
-    if count <= _SAMPLES:
+    if count <= _WHOLE:
         return part.reshape(-1)
     if part.is_contiguous():
         return part.as_strided((_SAMPLES,), (count // _SAMPLES,), part.storage_offset())

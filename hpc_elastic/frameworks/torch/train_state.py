@@ -14,7 +14,7 @@ import logging
 import os
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
 from hpc_elastic.errors import InputError
@@ -312,41 +312,40 @@ class TrainState:
             found += leaves(one, name) if isinstance(one, dict) else [Entry(name, tree, key)]
         return tree, found
 
-    def replicated(self) -> Iterator[tuple[str, Any]]:
-        """Yield parameters, some states of optimizers, and tensors that are not cut into parts, by name.
+    def replicated(self) -> Iterator[tuple[str, Any, bool | None]]:
+        """Yield parameters, saved buffers, some states of optimizers, and tensors, if they are in no parts.
+
+        By name, with whether DDP gives all ranks those of rank 0; None: it is no buffer.
 
         Raises:
             RefusedStateError: as by `optimizer` and its leaves.
         """
+        torch = self._lib.torch
         for entry in self.entries:
+            found: Iterable[tuple[str, Any, bool | None]] = ()
             if self.is_read(entry):
-                yield from (
-                    (leaf.name, leaf.value)
-                    for leaf in self.optimizer(entry).leaves(_SAMPLED)
-                    if isinstance(leaf.value, self._lib.torch.Tensor) and not hasattr(leaf.value, "to_local")
-                )
-            value, found = entry.value, dict[Any, str]()
-            if isinstance(value, self._lib.torch.nn.Module):
-                names = self.names(value)
-                found = {one: f"{entry.name}.{names.of(name)}" for name, one in value.named_parameters()}
-            elif isinstance(value, self._lib.torch.Tensor):
-                found = {value: entry.name}
-            yield from ((name, one) for one, name in found.items() if not hasattr(one, "to_local"))
+                found = ((leaf.name, leaf.value, None) for leaf in self.optimizer(entry).leaves(_SAMPLED))
+            elif isinstance(entry.value, torch.nn.Module):
+                found = self._members(entry)
+            elif isinstance(entry.value, torch.Tensor):
+                found = [(entry.name, entry.value, None)]
+            yield from (
+                one for one in found if isinstance(one[1], torch.Tensor) and not hasattr(one[1], "to_local")
+            )
 
-    def buffers(self) -> Iterator[tuple[str, Any, bool]]:
-        """Yield the buffers in states: name, tensor, and whether DDP gives all ranks those of rank 0."""
+    def _members(self, entry: Entry) -> Iterator[tuple[str, Any, bool | None]]:
+        """Yield the parameters and saved buffers of a module as `replicated`."""
         kind = self._lib.torch.nn.parallel.DistributedDataParallel
-        for entry in self.entries:
-            if not isinstance(entry.value, self._lib.torch.nn.Module):
-                continue
-            around = wrappers(entry.owner[entry.key])
-            is_sent = any(isinstance(one, kind) and one.broadcast_buffers for one in around)
-            names = self.names(entry.value)
-            for way, inner in entry.value.named_modules(remove_duplicate=False):
-                for key, one in inner._buffers.items():  # noqa: SLF001 - PyTorch's, as the names of those below
-                    is_saved = one is not None and key not in inner._non_persistent_buffers_set  # noqa: SLF001
-                    if is_saved and not hasattr(one, "to_local"):
-                        yield f"{entry.name}.{names.start(way)}{key}", one, is_sent
+        around = wrappers(entry.owner[entry.key])
+        is_sent = any(isinstance(one, kind) and one.broadcast_buffers for one in around)
+        names = self.names(entry.value)
+        for way, inner in entry.value.named_modules(remove_duplicate=False):
+            start = f"{entry.name}.{names.start(way)}"
+            for key, one in inner._parameters.items():  # noqa: SLF001 - PyTorch's, as the names of those below
+                yield f"{start}{key}", one, None
+            for key, one in inner._buffers.items():  # noqa: SLF001
+                if key not in inner._non_persistent_buffers_set:  # noqa: SLF001
+                    yield f"{start}{key}", one, is_sent
 
     def is_read(self, entry: Entry) -> bool:
         """Tell whether an object is an optimizer that keeps its state where PyTorch's do."""

@@ -319,15 +319,14 @@ class NodeMemory:
         That is after 1, 2, 4, 8 ... steps: ranks may be equal for a moment, and begin to differ late. Where
         buffers alone differ, and DDP gives all ranks those of rank 0 before they are used, that one keeps it.
         """
-        tensors, sent = list[tuple[str, Any]](), list[tuple[str, Any]]()
-        with suppress(HpcElasticError), without_collections():  # the state is refused where it is used
-            train = TrainState(self._lib, state)
-            tensors = [*train.replicated()]
-            for name, one, is_sent in train.buffers():
-                (sent if is_sent else tensors).append((name, one))
-        differing = own_parameter(self._lib, self._ranks, tensors)
-        if differing or (not self._first_keeps and own_parameter(self._lib, self._ranks, sent)):
-            self.differs(differing)
+        found = list[tuple[str, Any, bool | None]]()
+        with without_collections():
+            with suppress(HpcElasticError):  # the state is refused where it is used
+                found = [*TrainState(self._lib, state).replicated()]
+            tensors, sent = [one[:2] for one in found if not one[2]], [one[:2] for one in found if one[2]]
+            differing = own_parameter(self._lib, self._ranks, tensors)
+            if differing or (not self._first_keeps and own_parameter(self._lib, self._ranks, sent)):
+                self.differs(differing)
 
     def differs(self, name: str) -> None:
         """Keep no state of one rank for all, as they differ; all ranks call it, a thread may.
