@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 
@@ -127,3 +128,41 @@ def test_a_copy_of_a_state_lies_in_the_same_memory_each_time() -> None:
     second = copies.stage({"w": weight, "n": 2})
     assert ([2.0] * 3, 2) == (second["w"].tolist(), second["n"])
     assert first["w"].data_ptr() == second["w"].data_ptr() != weight.data_ptr()
+
+
+class Gpu:
+    """PyTorch's modules where there is a GPU, as far as a copy from it needs them; notes what is done."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.cuda = self.stager = self.torch = self
+
+    def is_available(self) -> bool:
+        """Tell whether there is one."""
+        return True
+
+    def StateDictStager(self, *, pin_memory: bool, share_memory: bool) -> Gpu:  # noqa: N802 - PyTorch's name
+        """Return what copies states."""
+        self.done.append(f"pinned {pin_memory}, shared {share_memory}")
+        return self
+
+    def stage(self, content: dict[str, int], *, non_blocking: bool) -> dict[str, int]:
+        """Begin a copy."""
+        self.done.append("copied beside" if non_blocking else "copied")
+        return content
+
+    def current_stream(self) -> Gpu:
+        """Return the stream of the training."""
+        return self
+
+    def synchronize(self) -> None:
+        """Wait for the stream."""
+        self.done.append("waited for")
+
+
+def test_a_copy_from_a_gpu_is_whole_when_it_is_returned() -> None:
+    """It is made beside the program, and its end is waited for: the next step changes the state."""
+    gpu = Gpu()
+    lib: Any = gpu
+    assert {"n": 1} == HostCopies(lib).stage({"n": 1})
+    assert ["pinned True, shared False", "copied beside", "waited for"] == gpu.done

@@ -11,6 +11,7 @@ torch: Any = pytest.importorskip("torch")
 from hpc_elastic.frameworks.torch.memory.layout import Layout, UnfitStateError, Whole  # noqa: E402
 from hpc_elastic.frameworks.torch.memory.proof import SAMPLED, Proof, TensorCopies  # noqa: E402
 from hpc_elastic.frameworks.torch.train_state import load_torch  # noqa: E402
+from hpc_elastic.frameworks.torch.trees import Entry  # noqa: E402
 
 pytestmark = pytest.mark.torch
 LARGE = 40_000  # elements, too many to be copied after each step
@@ -525,3 +526,35 @@ def test_buffers_are_summed_up_to_a_limit(
     layout, whole = laid_out(stepped(module))
     module.large.data[LARGE // 5] = 1.0  # far from all elements of the sample
     assert is_seen == layout.changed(whole, is_left=False).startswith("model.large was changed through .data")
+
+
+class OnDevice(torch.Tensor):  # type: ignore[misc]
+    """A tensor that says that it is on some device, where there is none of that kind."""
+
+    kind: str
+
+    @property
+    def device(self) -> Any:
+        """Return the device."""
+        return torch.device(self.kind)
+
+
+def device_of(*kinds: str) -> Any:
+    """Return the GPU of a state whose tensors are on these devices."""
+    tensors = {f"w{number}": torch.zeros(1).as_subclass(OnDevice) for number in range(len(kinds))}
+    for one, kind in zip(tensors.values(), kinds, strict=True):
+        one.kind = kind
+    layout = object.__new__(Layout)
+    layout._torch = torch
+    return layout._device_of([*(Entry(name, tensors, name) for name in tensors), Entry("n", {"n": 3}, "n")])
+
+
+def test_a_state_is_on_one_gpu_or_on_none() -> None:
+    """Small tensors may be on the CPU beside it; of a state on others no rank could keep all."""
+    assert None is device_of("cpu", "cpu")
+    assert None is device_of()
+    assert torch.device("cuda:1") == device_of("cpu", "cuda:1", "cuda:1")
+    with pytest.raises(UnfitStateError, match="w2 is on cuda:1, and others are on cuda:0"):
+        device_of("cuda:0", "cpu", "cuda:1")
+    with pytest.raises(UnfitStateError, match="w1 is on meta: a state there is not rescued"):
+        device_of("cpu", "meta")

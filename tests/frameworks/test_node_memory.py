@@ -13,6 +13,7 @@ import pytest
 torch: Any = pytest.importorskip("torch")
 from hpc_elastic.errors import InputError  # noqa: E402
 from hpc_elastic.frameworks.saving import Saves  # noqa: E402
+from hpc_elastic.frameworks.torch.checkpoints import Checkpoints  # noqa: E402
 from hpc_elastic.frameworks.torch.memory.copies import (  # noqa: E402
     Copied,
     Slot,
@@ -35,7 +36,10 @@ from hpc_elastic.worker.channel import Channel  # noqa: E402
 from tests.frameworks.test_saving import in_run  # noqa: E402
 from tests.frameworks.thread_ranks import on_ranks  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning"),
+]
 LIB, TOKEN = load_torch(), "0123456789abcdef"
 ROUND = 4
 
@@ -239,7 +243,8 @@ def test_ranks_know_which_of_them_are_on_one_node(tmp_path: Path, *, shared: boo
     began(first)
     for rank, node in enumerate(nodes):
         node.environ(rank)
-        node.copy(rank, 21, of=2)
+        for step in (20, 21):
+            node.copy(rank, step, of=2)
 
     def look(dist: Any, rank: int) -> tuple[Any, ...]:
         mine = memory(nodes[rank], RankGroups(rank, 2, dist, dist.group.WORLD))
@@ -248,6 +253,8 @@ def test_ranks_know_which_of_them_are_on_one_node(tmp_path: Path, *, shared: boo
         step = None if kept is None else kept.state.step
         assert mine.copies is not None
         start = mine.copies._start
+        names = {slot_name(nodes[rank].prefix, one, 1) for one in start.on_node}
+        assert names == set(start.kept)
         return step, state["w"].tolist(), list(map(list, start.nodes)), list(start.on_node), start.step
 
     expected = ([[0, 1]], [0, 1], [0, 1]) if shared else ([[0], [1]], [0], [1])
@@ -402,3 +409,36 @@ def test_a_checkpoint_makes_older_states_useless(trainer: Callable[[], Trainer],
     assert 1 == len(found_in(str(node.folder)))
     one.memory.saved(3)
     assert [] == found_in(str(node.folder))
+
+
+def test_a_trainer_that_is_over_tells_nothing(
+    trainer: Callable[[], Trainer], caplog: pytest.LogCaptureFixture
+) -> None:
+    """One whose states are in files alone says why."""
+    caplog.set_level(logging.INFO)
+    trainer().memory.stop()
+    assert "is not kept" not in caplog.text
+    trainer().memory.stop("it is sharded")
+    assert "the state is not kept when another rank fails: it is sharded" in caplog.text
+
+
+def test_a_durable_checkpoint_makes_states_in_memory_useless(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of its step and before."""
+    environ = {**in_run(node.run, monkeypatch), **node.environ()}
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    net = torch.nn.Linear(2, 1)
+    state = {"net": net, "o": torch.optim.SGD(net.parameters(), lr=0.1)}
+    checkpoints = Checkpoints(every=None)
+    checkpoints.load(state)
+    checkpoints.done(1, state)
+    assert checkpoints._memory is not None
+    assert checkpoints._memory.rescue is not None
+    checkpoints._memory.rescue.keep()
+    assert [1] == [one.step for one in found_in(str(node.folder))]
+    checkpoints.save(1, state)
+    checkpoints.wait()
+    assert [] == found_in(str(node.folder))
+    checkpoints._end_memory()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,55 @@ def test_a_single_process_tells_itself() -> None:
     ranks = rank_groups(load_torch(), {})
     assert (0, 1, None, None, None) == (ranks.rank, ranks.size, *ranks[3:])
     assert 5 == ranks.told(5)
-    assert [[6]] * 2 == [ranks.all_told(6), ranks.each_told(6)]
+    assert [[6]] * 3 == [ranks.all_told(6), ranks.each_told(6), ranks.gathered(6, None)]
     assert [1.5, -2.0] == ranks.greatest([1.5, -2.0])
     ranks.rest()
+
+
+class Distributed:
+    """``torch.distributed`` of the second of three ranks; notes the groups that are made."""
+
+    def __init__(self) -> None:
+        self.groups: list[str] = []
+
+    def is_available(self) -> bool:
+        """Tell whether it was built."""
+        return True
+
+    def is_initialized(self) -> bool:
+        """Tell whether the program has made its group."""
+        return True
+
+    def get_rank(self) -> int:
+        """Return the rank."""
+        return 1
+
+    def get_world_size(self) -> int:
+        """Return how many ranks there are."""
+        return 3
+
+    def new_group(self, *, backend: str, group_desc: str, timeout: timedelta | None = None) -> str:
+        """Make a group."""
+        self.groups.append(f"{backend}, {group_desc}, {timeout and timeout.total_seconds()}")
+        return group_desc
+
+
+@pytest.mark.parametrize("saves", [True, False])
+@pytest.mark.parametrize("replicas", [True, False])
+def test_each_thread_that_is_wanted_has_a_group_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, *, saves: bool, replicas: bool
+) -> None:
+    """All ranks make them in the same order; a copy on its way to another node has more time."""
+    monkeypatch.setattr(module.atexit, "register", lambda _: None)
+    dist = Distributed()
+    lib: Any = load_torch()._replace(distributed=dist)
+    ranks = rank_groups(lib, {"WORLD_SIZE": "3"}, saves=saves, replicas=replicas)
+    assert (1, 3, dist) == ranks[:3]
+    wanted = [("loop", True, None), ("saves", saves, None), ("replicas", replicas, module._PIECE_S)]
+    assert [f"hpc_elastic {name}" if is_wanted else None for name, is_wanted, _ in wanted] == [*ranks[3:]]
+    assert [
+        f"gloo, hpc_elastic {name}, {seconds}" for name, is_wanted, seconds in wanted if is_wanted
+    ] == dist.groups
 
 
 @pytest.mark.parametrize("size", ["2", "x"])
@@ -47,11 +94,12 @@ def test_ranks_hear_what_others_tell() -> None:
             ranks.told(f"of {rank}", by=2),
             ranks.all_told(rank * 10),
             ranks.each_told(rank),
+            ranks.gathered(rank, ranks.group_of_replicas),
             ranks.greatest([float(rank), -float(rank)]),
         ]
 
     for rank, heard in enumerate(on_ranks(3, ask)):
-        assert ["of 0", "of 2", [0, 10, 20], [rank], [2.0, 0.0]] == heard
+        assert ["of 0", "of 2", [0, 10, 20], [rank], [0, 1, 2], [2.0, 0.0]] == heard
 
 
 class Threads:

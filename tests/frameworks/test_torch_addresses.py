@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -201,3 +202,20 @@ def test_rank_0_listens_at_the_address_of_the_job(
     monkeypatch.setattr(stores, "_interfaces", lambda: iter(INTERFACES.items()))
     monkeypatch.setattr(os, "uname", lambda: type("Name", (), {"nodename": NO_NAME}))
     assert expected == listening_address({"WORLD_SIZE": "4", **environ}, address)
+
+
+def test_interfaces_that_are_down_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their addresses lead nowhere; one of which nothing is known is taken for up."""
+    import psutil  # noqa: PLC0415 - of one test
+
+    def with_address(address: str) -> list[Any]:
+        return [SimpleNamespace(family=socket.AF_INET, address=address)]
+
+    monkeypatch.setattr(
+        psutil,
+        "net_if_addrs",
+        lambda: {name: with_address(f"10.0.0.{at}") for at, name in enumerate("abc", 1)},
+    )
+    states = {"a": SimpleNamespace(isup=False), "b": SimpleNamespace(isup=True)}
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: states)
+    assert {"b": ("10.0.0.2",), "c": ("10.0.0.3",)} == dict(stores._interfaces())

@@ -141,6 +141,16 @@ def test_the_end_of_rank_0_is_told_by_the_others(
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize(("timeout_s", "is_over"), [(-5.0, True), (0.0, True), (1000.0, False)])
+def test_no_wait_is_shorter_than_none(
+    distributed: Any, run_paths: RunPaths, timeout_s: float, *, is_over: bool
+) -> None:
+    """What is left of a time that is over is nothing."""
+    left_s = Meeting(distributed, from_env(environment(run_paths)), 0, 2, 7, timeout_s)._left_s()
+    assert (is_over, True) == (left_s == 0.0, 0.0 <= left_s <= 1000.0)
+
+
+@pytest.mark.torch
 def test_times_are_those_of_torch(distributed: Any) -> None:
     """Where the user names none."""
     assert stores._SHARED_TIMEOUT == distributed.HashStore().timeout

@@ -400,3 +400,18 @@ def test_the_interval_of_saves_is_known_where_it_is_a_time(tmp_path: Path) -> No
     """It follows from the cost of saves; steps that are counted have none."""
     assert FIRST_S == Checkpoints(tmp_path / "a").every_s
     assert [None, None] == [Checkpoints(tmp_path / str(every), every=every).every_s for every in (5, None)]
+
+
+def _generator() -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize("value", [lambda: 0, {"inner": [_generator()]}])
+def test_a_value_that_no_save_takes_is_refused_before_the_first_step(value: Any) -> None:
+    """By its name; a state without such values passes, also one of modules alone."""
+    net = torch.nn.Linear(1, 1)
+    TrainState(load_torch(), {"net": net}).check()
+    TrainState(load_torch(), {"net": net, "n": [1, {"a": torch.zeros(1)}]}).check()
+    state = TrainState(load_torch(), {"net": net, "n": 1, "odd": value})
+    with pytest.raises(InputError, match="pickle cannot save a value of this rank: 'odd': "):
+        state.check()

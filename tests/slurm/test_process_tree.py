@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -105,6 +106,8 @@ def test_it_is_nobodys_descendant() -> None:
         assert root is not None
         assert work is not None
         assert work.session != root.session
+        names = [Path(f"/proc/{one}/comm").read_text().strip() for one in (process.pid, pid)]
+        assert "hpc-front" == names[0] != names[1]
 
         def found() -> list[int]:
             return [stat.pid for stat in descendants([root])]
