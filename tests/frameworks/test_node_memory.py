@@ -298,9 +298,10 @@ class Trainer:
     Args:
         node: of the rank.
         monkeypatch: gives the process its place in the run.
+        size: how many ranks there are, of which this is the first.
     """
 
-    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch, size: int = 1) -> None:
         environ = {**in_run(node.run, monkeypatch), **node.environ()}
         self.node = node
         self.model = torch.nn.Linear(3, 1, bias=False)
@@ -309,7 +310,7 @@ class Trainer:
         place = Replicated(self.epoch)
         self.state: dict[str, Any] = {"model": self.model, "optimizer": self.optimizer, "place": place}
         saves = Saves(None, node.saved, environ=environ)
-        self.memory = TrainerMemory(LIB, RankGroups(0, 1, LIB.distributed), saves, str(node.run), environ)
+        self.memory = TrainerMemory(LIB, RankGroups(0, size, LIB.distributed), saves, str(node.run), environ)
 
     def step(self, number: int) -> None:
         """Make a step."""
@@ -325,8 +326,8 @@ def trainer(node: Node, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that makes a Trainer; it keeps nothing at the end of the test."""
     made: list[Trainer] = []
 
-    def make() -> Trainer:
-        made.append(Trainer(node, monkeypatch))
+    def make(size: int = 1) -> Trainer:
+        made.append(Trainer(node, monkeypatch, size))
         return made[-1]
 
     yield make
@@ -362,6 +363,20 @@ def test_a_trainer_goes_on_from_the_state_that_was_kept(
     again.model.weight.data.zero_()
     again.memory.load(again.state, 2, "call")  # once
     assert [[0.0] * 3] == again.model.weight.tolist()
+
+
+def test_another_number_of_ranks_goes_on_without_the_values_of_single_ones(
+    trainer: Callable[..., Trainer],
+) -> None:
+    """The state itself is the same on all of them."""
+    first = trainer(2)
+    first.memory.find()
+    first.step(1)
+    first.memory.note_own(1, b"own")
+    first.memory.keep()
+    found = trainer(1).memory.find()
+    assert found is not None
+    assert (1, {"epoch": 1}, None) == (found.step, found.values["place"], found.own)
 
 
 def test_values_of_a_rank_are_written_as_long_as_its_state_is_kept(
