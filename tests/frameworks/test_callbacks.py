@@ -6,6 +6,7 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -135,7 +136,7 @@ def test_a_trainer_without_the_callback_is_refused() -> None:
 def test_a_state_in_memory_is_not_loaded_into_a_training_that_begins_elsewhere() -> None:
     """Its path was not given to the Trainer: the weights of one step would go on as those of another one."""
     memory: Any = object.__new__(TrainerMemory)
-    memory._found = type("Found", (), {"step": 10})()
+    memory._found = SimpleNamespace(state=SimpleNamespace(step=10))
     with pytest.raises(
         InputError, match=r"begins at step 0, but newest\(\) .* step 10\n  fix: .*: t\.fit\(\)$"
     ):
