@@ -38,7 +38,7 @@ from hpc_elastic.slurm.client.answers import LostNodeState, PastStart, read_past
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.end.bad_nodes import begin_with_nodes
 from hpc_elastic.slurm.end.begin import charge
-from hpc_elastic.slurm.end.choices import Facts, RequeueBudgets
+from hpc_elastic.slurm.end.choices import MAX_STARTS_IN_VAIN, Facts, RequeueBudgets
 from hpc_elastic.slurm.end.finish import Finish
 from hpc_elastic.slurm.end.lifecycle import before_start
 from hpc_elastic.slurm.end.unwritten import SlurmSays, mark_text, member_of, of_job, of_task, part_of
@@ -306,6 +306,18 @@ def test_each_end_is_charged_once_whoever_looks(paths: RunPaths, job: FakeJob) -
     found = [record.entry for record in read_records(paths) if isinstance(record.entry, Requeued)]
     assert [0, 1] == [entry.epoch.restart for entry in found]
     assert 2 == read_state(paths).requeues
+
+
+def test_starts_that_are_lost_before_their_agents_come_end_the_run(paths: RunPaths, job: FakeJob) -> None:
+    """Nothing tells why, so that no budget but that of all requeues counts them; a preemption is planned."""
+    for restart in range(MAX_STARTS_IN_VAIN):
+        assert begin(paths, job, restart + 1, RequeueBudgets())[0] is None
+        if not restart:
+            write(paths, BEGAN._replace(epoch=NEXT), Requeued(NEXT, Cause.PREEMPTION))
+    ended, said = begin(paths, job, MAX_STARTS_IN_VAIN + 1, RequeueBudgets())
+    assert ended is not None
+    assert ExitCode.FAILED == ended.code
+    assert "the run is failed: 5 starts of the job in a row brought no workers up" in said[-1]
 
 
 def test_a_run_that_was_released_begins(paths: RunPaths, job: FakeJob) -> None:

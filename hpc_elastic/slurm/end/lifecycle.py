@@ -442,7 +442,9 @@ def before_start(facts: Facts, budgets: RequeueBudgets) -> Choice | None:
     facts = facts._replace(state=_now(facts))
     if is_released and facts.is_task:  # its agents renew the budgets; Slurm counts the requeue of the hold
         return None
-    exceeded = _exceeded(facts, budgets)
+    exceeded, vain = _exceeded(facts, budgets), facts.in_vain - 1  # without this start
+    if exceeded is None and vain >= budgets.max_starts_in_vain and not (facts.is_task or is_released):
+        return _give_up(facts, f"{vain} starts of {facts.mode.starts} in a row brought no workers up")
     if exceeded is None and facts.is_task and facts.requeues > budgets.max_requeues:
         return _give_up(facts, f"the {budgets.max_requeues} requeues of this task are used")
     if exceeded is None and in_vain:

@@ -29,12 +29,8 @@ def wait_for_moment(cluster: Cluster, run: Run, moment: str, start: int = 0) -> 
         run.wait_checkpoint(20 * (start + 1), 90)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_node_that_is_lost_again_and_again_spends_its_budget(
-    cluster: Cluster, tell: Tell, moment: str
-) -> None:
-    """After two losses the run is held, though no process of the starts was left."""
-    run = submit(cluster, (*ONE, *LOST_OFTEN), plain(cluster, *SLOW, steps=4000))
+def lose_twice(cluster: Cluster, run: Run, moment: str) -> None:
+    """Power the node of a run off in two starts."""
     for start in range(2):
         wait_for_moment(cluster, run, moment, start)
         nodes = parse.expand(run.job()["NodeList"])
@@ -44,6 +40,27 @@ def test_a_node_that_is_lost_again_and_again_spends_its_budget(
         cluster.wait_for(lambda after=after: run.job().get("Restarts") == after, 90, "Slurm to notice")
         for node in nodes:
             cluster.boot(node)
+
+
+def test_a_node_that_is_lost_before_its_agents_come_is_not_known(cluster: Cluster, tell: Tell) -> None:
+    """Without accounting nothing tells which node it was, nor that it was lost; the starts are counted."""
+    run = submit(cluster, (*ONE, *LOST_OFTEN), plain(cluster, *SLOW, steps=300))
+    lose_twice(cluster, run, MOMENTS[0])
+    ended = run.wait_ending(150)
+    assert ended.ending is not None
+    assert Decision.DONE is ended.ending.decision
+    assert 2 == ended.requeues
+    assert {Cause.NODE_LOSS, Cause.UNKNOWN} >= {entry.cause for entry in run.entries(Requeued)}
+    tell("step", f"lost {MOMENTS[0]}", f"{[entry.cause.value for entry in run.entries(Requeued)]}, done")
+
+
+@pytest.mark.parametrize("moment", MOMENTS[1:])
+def test_a_node_that_is_lost_again_and_again_spends_its_budget(
+    cluster: Cluster, tell: Tell, moment: str
+) -> None:
+    """After two losses the run is held, though no process of the starts was left."""
+    run = submit(cluster, (*ONE, *LOST_OFTEN), plain(cluster, *SLOW, steps=4000))
+    lose_twice(cluster, run, moment)
     ending = run.wait_ending(120).ending
     assert ending is not None
     assert (Decision.HELD, Budget.NODE_LOSSES) == (ending.decision, ending.budget)
