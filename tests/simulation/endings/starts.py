@@ -450,17 +450,22 @@ class Agents:
         running = self.log.state.running
         if running is not None:
             self._write(StopAgreed(running.number, step))
-        saved_at, asked_for = run.world.now + self._dice.uniform(*run.save_takes_s), 0
-        while run.world.now < saved_at or self._watch.is_asking:
-            while asked_for < self.start.signals:  # each signal may have another reason
-                self._watch.ask_why(self.node.monotonic(), is_warning=False)
-                asked_for += 1
-            self.node.wait(_LOOK_S)
-            self._explain()
+        self._wait_asking(self._dice.uniform(*run.save_takes_s))
         if running is not None:
             run.place.save(step)
         saved = newest_step(run.place.paths, BEGINNING)
         return self._leave(None if saved == BEGINNING else saved)
+
+    def _wait_asking(self, seconds: float) -> None:
+        """Wait [s], and ask Slurm about each signal, which may have another reason, until it has answered."""
+        world, asked_for = self.start.run.world, 0
+        until = world.now + seconds
+        while world.now < until or self._watch.is_asking:
+            while asked_for < self.start.signals:
+                self._watch.ask_why(self.node.monotonic(), is_warning=False)
+                asked_for += 1
+            self.node.wait(_LOOK_S)
+            self._explain()
 
     def _explain(self) -> None:
         """Record what Slurm has told of a signal."""
@@ -471,7 +476,7 @@ class Agents:
 
     def _lose(self, name: str) -> int:
         """Leave, as too few nodes are left."""
-        self.node.wait(_LEASE_S)
+        self._wait_asking(_LEASE_S)
         running = self.log.state.running
         assert running is not None
         self._write(RoundEnded(running.number, Cause.NODE_LOSS, (name,), None))
