@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.exit_codes import ExitCode
+from hpc_elastic.multiprocessing.errors.failure import failure_summary
 from hpc_elastic.node.hangs.groups import Frame, RankLook
 from hpc_elastic.node.hangs.look import (
     Case,
@@ -48,11 +49,13 @@ def test_a_hang_of_all_ranks_names_all_nodes() -> None:
 def test_where_all_are_in_one_place_the_suspect_is_named() -> None:
     """The others wait with it, and nobody is odd: no text calls it the culprit."""
     verdict = judged({"n1": 6, "n2": 6, "n3": 6})
-    assert (1, False) == (verdict.failure.rank, verdict.stands_out)
-    assert judged({"n1": 6, "n2": 6, "n3": 5}).stands_out
-    assert judged({"n1": 6}).stands_out
-    assert not judged({"n1": 6}, missing=("n2",)).stands_out
-    failure = {**verdict.failure.to_json(), "stands_out": verdict.stands_out}
+    assert (1, False) == (verdict.failure.rank, verdict.failure.stands_out)
+    assert judged({"n1": 6, "n2": 6, "n3": 5}).failure.stands_out
+    assert judged({"n1": 6}).failure.stands_out
+    assert not judged({"n1": 6}, missing=("n2",)).failure.stands_out
+    failure = verdict.failure.to_json()
+    told = "(local_rank: 0), of those without progress; no rank stands out"
+    assert told in failure_summary("train.py", [verdict.failure])
     assert failure_text(failure).startswith("the workers hang: no step for 30 s: no rank stands out: ranks 0")
     assert failure_text({**failure, "stands_out": True}).startswith("rank 1 on n2: hangs: ")
 

@@ -294,6 +294,7 @@ class FailureRecord(NamedTuple):
     log: str = ""
     timestamp: float = 0.0
     place: str = ""  # of a hang: the call in which the rank waits, the same on all nodes
+    stands_out: bool = True  # False of a hang: the others are where it is, so that none is the culprit
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain JSON data."""
@@ -411,7 +412,10 @@ def _block(record: FailureRecord) -> list[str]:
     fields = [
         ("time", f"{date_text(record.timestamp)}{f'{record.timestamp % 1:.3f}'[1:]}"),
         ("node", record.node),
-        ("rank", f"{record.rank} (local_rank: {record.local_rank})"),
+        (
+            "rank",
+            f"{record.rank} (local_rank: {record.local_rank}){'' if record.stands_out else _NO_CULPRIT}",
+        ),
         ("exitcode", f"{record.exitcode} (pid: {record.pid}){_more_than_code(record)}"),
         ("meaning", _meaning(record)),
         ("error", _cut(record.message, _MAX_MESSAGE)),
@@ -423,6 +427,9 @@ def _block(record: FailureRecord) -> list[str]:
     if record.stderr_tail:
         return [*lines, "  last lines of stderr:", *_quoted(record.stderr_tail)]
     return [*lines, _DECORATE]
+
+
+_NO_CULPRIT = ", of those without progress; no rank stands out"
 
 
 def _more_than_code(record: FailureRecord) -> str:

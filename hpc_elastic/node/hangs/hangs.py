@@ -149,8 +149,8 @@ class Hangs:
         verdict = self._verdict
         if verdict is not None:
             self._parts.log.say(f"the workers hang: {verdict.failure.message}")
-            found = {"step": verdict.step, "stands_out": verdict.stands_out}
-            failure = {**verdict.failure.to_json(), **found, "silent_s": round(self._now() - self._since, 1)}
+            silent_s = round(self._now() - self._since, 1)
+            failure = {**verdict.failure.to_json(), "step": verdict.step, "silent_s": silent_s}
             self._run.report_hang(self._group.formed.number, verdict.nodes, failure)
 
     def close(self) -> None:

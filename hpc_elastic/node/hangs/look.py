@@ -202,7 +202,6 @@ class HangVerdict(NamedTuple):
     failure: FailureRecord  # of the first of the odd ranks, else of the first suspect
     nodes: tuple[str, ...]  # where the odd ranks are; all nodes if none is odd
     step: int | None = None  # of the same rank
-    stands_out: bool = True  # it is the odd one, or the only one
 
 
 class Case(NamedTuple):
@@ -285,9 +284,9 @@ def judge(case: Case, evidence: Evidence, wall_s: float) -> HangVerdict:
         log=first.log,
         timestamp=wall_s,
         place="" if first.innermost is None else " ".join(first.innermost.place),
+        stands_out=bool(vote.odd) or (len(looks) == 1 and not evidence.missing),
     )
-    is_alone = len(looks) == 1 and not evidence.missing
-    return HangVerdict(failure, nodes, first.step, bool(vote.odd) or is_alone)
+    return HangVerdict(failure, nodes, first.step)
 
 
 class Stacks(NamedTuple):
