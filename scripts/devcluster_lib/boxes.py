@@ -22,8 +22,7 @@ from typing import NoReturn
 from . import box_init, cgroups, state_file
 from .addresses import MARK
 from .errors import DevClusterError
-from .namespaces import SYSTEM_PATH
-from .processes import ProcessId, kill_and_wait
+from .processes import SYSTEM_PATH, ProcessId, kill_and_wait, let_go, next_line, said_process, start_helper
 from .suites import SUITES, Suite
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -222,23 +221,13 @@ def _top(name: str) -> str:
 def _launch(plan: box_init.Plan, log: Path) -> ProcessId:
     spaces = ("unshare", "--mount", "--pid", "--fork", "--net", "--ipc", "--uts", "--")
     program = (sys.executable, "-I", "-S", box_init.__file__, json.dumps(plan))
-    with log.open("wb") as errors:
-        started = subprocess.Popen(
-            (*spaces, *program),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            cwd="/",
-            env={"PATH": SYSTEM_PATH},
-            start_new_session=True,
-        )
-    with started.stdout as said:  # type: ignore[union-attr] # it is a pipe
-        pid, word = said.readline().strip(), said.readline().strip()
-    init = ProcessId.of(int(pid)) if pid.isdigit() else None
-    if init is None or word != "ready":
-        raise DevClusterError(
-            f"The box could not be set up; see {log} (in a container it needs --privileged)."
-        )
+    started = start_helper((*spaces, *program), log, subprocess.DEVNULL)
+    try:
+        init = said_process(started, "The box", log)
+        word = next_line(started)
+    finally:
+        let_go(started)
+    if word != "ready":
+        raise DevClusterError(f"The box could not be set up; see {log}.")
     started.returncode = 0  # unshare stays as the parent of PID 1: it is not this process's to wait for
     return init

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from . import boxes, cgroups, cluster, faults, packages
+from . import boxes, cgroups, cluster, faults, packages, processes
 from .errors import DevClusterError, MovingSuiteError
 from .layout import Layout, default_directory
 from .settings import Auth, Preempt, Settings, Tracker
@@ -87,7 +87,7 @@ def slurm_asked_for(argv: Sequence[str]) -> tuple[str | None, list[str]]:
 def _elsewhere(version: str, words: list[str]) -> None:
     """Run a command in the box of a version; comes back from those that are about the box itself."""
     box = boxes.of(version)
-    cluster.require_root()
+    processes.require_root()
     match words:
         case ["open"]:
             boxes.open_box(box)
@@ -105,7 +105,7 @@ def _elsewhere(version: str, words: list[str]) -> None:
 def _dispatch(options: argparse.Namespace, layout: Layout) -> None:
     command: str = options.command
     if command != "env":
-        cluster.require_root()
+        processes.require_root()
     if command in NODE_COMMANDS:
         NODE_COMMANDS[command][0](layout, options.node)
         return

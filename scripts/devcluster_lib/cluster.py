@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from . import cgroups, config, daemons, files, namespaces, network, packages, state
+from . import cgroups, config, daemons, files, namespaces, network, packages, state, state_file
 from .addresses import CONTROLLER, AddressPlan
 from .daemons import Daemons
 from .errors import DevClusterError
 from .layout import Layout
-from .namespaces import SYSTEM_PATH, Host
-from .processes import children, kill_and_wait, wait_until
+from .namespaces import Host
+from .processes import SYSTEM_PATH, children, kill_and_wait, wait_until
 from .settings import Auth, Settings, Tracker
 from .state import State
 
@@ -34,7 +33,7 @@ def start(layout: Layout, settings: Settings) -> float:
     """
     began = time.monotonic()
     files.prepare_root(layout)
-    with state.locked(layout):
+    with state_file.locked(layout.lock):
         old = state.read(layout)
         if old is not None and old.is_running():
             raise DevClusterError(
@@ -109,7 +108,7 @@ def stop(layout: Layout) -> bool:
     """
     if not layout.state_file.exists():
         return False
-    with state.locked(layout):
+    with state_file.locked(layout.lock):
         old = state.read(layout)
         if old is None or old.plan is None:
             return False
@@ -184,13 +183,3 @@ def describe(layout: Layout) -> str:
     lines += ["", f"settings: {settings}", ""]
     lines += [client(layout, "sinfo", "--Node", "--long"), client(layout, "squeue", "--all")]
     return "\n".join(lines)
-
-
-def require_root() -> None:
-    """Refuse to go on without root.
-
-    Raises:
-        DevClusterError: this is not root.
-    """
-    if os.geteuid() != 0:
-        raise DevClusterError("Only root can run a cluster, since it makes namespaces; use sudo.")

@@ -16,8 +16,8 @@ from . import cgroups, config
 from .addresses import AddressPlan
 from .errors import DevClusterError
 from .layout import Layout
-from .namespaces import SYSTEM_PATH, Host, start_daemon
-from .processes import children, wait_until
+from .namespaces import Host, start_daemon
+from .processes import SYSTEM_PATH, children, wait_until
 from .settings import Tracker
 
 DATABASE_PORT = 6819

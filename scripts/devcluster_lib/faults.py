@@ -7,20 +7,20 @@ import signal
 from collections.abc import Sequence
 from typing import NoReturn
 
-from . import network, state
+from . import network, state_file
 from .addresses import CONTROLLER, AddressPlan
 from .cluster import boot_hosts, running
 from .daemons import Daemons
 from .errors import DevClusterError
 from .layout import Layout
-from .namespaces import SYSTEM_PATH, Host, command_in, enter_cgroups
-from .processes import children, kill_and_wait, wait_until
+from .namespaces import Host, command_in, enter_cgroups
+from .processes import SYSTEM_PATH, children, kill_and_wait, wait_until
 from .state import State
 
 
 def crash(layout: Layout, name: str) -> None:
     """Power loss: the link goes first, so that nobody hears a last word of the dying processes."""
-    with state.locked(layout):
+    with state_file.locked(layout.lock):
         _, plan, node = _live_node(layout, name)
         network.set_port(plan, name, up=False)
         kill_and_wait([node.init])
@@ -40,7 +40,7 @@ def heal(layout: Layout, name: str) -> None:
 
 def power_on(layout: Layout, name: str) -> None:
     """Boot a crashed node: new namespaces, same name and address, slurmd started."""
-    with state.locked(layout):
+    with state_file.locked(layout.lock):
         current, plan = _known_node(layout, name)
         if current.host(name) is not None:
             raise DevClusterError(f"{name} is running; `crash` it first.")

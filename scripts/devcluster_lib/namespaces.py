@@ -18,10 +18,18 @@ from . import cgroups, network, node_init
 from .addresses import AddressPlan
 from .errors import DevClusterError
 from .layout import Layout
-from .processes import ProcessId, kill_and_wait, let_go, say_go
+from .processes import (
+    SYSTEM_PATH,
+    ProcessId,
+    kill_and_wait,
+    let_go,
+    next_line,
+    said_process,
+    say_go,
+    start_helper,
+)
 from .settings import Tracker
 
-SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UNSHARE = ("unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork")
 ENTER = ("--net", "--uts", "--ipc", "--mount", "--pid")
 
@@ -66,7 +74,7 @@ def boot(
     hosts: dict[str, Host] = {}
     try:
         for name, process in starting.items():
-            hosts[name] = Host(name, _first_words(process, name), tracker)
+            hosts[name] = Host(name, said_process(process, name, _log(layout, name)), tracker)
         remember(list(hosts.values()))
         network.plug_in(plan, {name: host.init for name, host in hosts.items()})
         for name, process in starting.items():
@@ -92,37 +100,16 @@ def _launch(plan: AddressPlan, layout: Layout, name: str, tracker: Tracker) -> s
         "cgroups": cgroups.mounts(tracker),
     }
     program = (sys.executable, "-I", "-S", node_init.__file__, json.dumps(init_plan))
-    with (layout.logs / f"init-{name}.log").open("ab") as log:
-        return subprocess.Popen(
-            (*UNSHARE, "--", *program),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            cwd="/",
-            env={"PATH": SYSTEM_PATH},
-            start_new_session=True,
-        )
+    return start_helper((*UNSHARE, "--", *program), _log(layout, name))
 
 
-def _first_words(process: subprocess.Popen[str], name: str) -> ProcessId:
-    pid = _read(process)
-    init = ProcessId.of(int(pid)) if pid.isdigit() else None
-    if init is None:
-        raise DevClusterError(
-            f"{name} could not get its own namespaces; see init-{name}.log "
-            "(in a container the cluster needs --privileged)."
-        )
-    return init
+def _log(layout: Layout, name: str) -> Path:
+    return layout.logs / f"init-{name}.log"
 
 
 def _expect(process: subprocess.Popen[str], name: str, word: str) -> None:
-    if _read(process) != word:
+    if next_line(process) != word:
         raise DevClusterError(f"{name} did not boot; see init-{name}.log in the log directory.")
-
-
-def _read(process: subprocess.Popen[str]) -> str:
-    return process.stdout.readline().strip() if process.stdout else ""
 
 
 def command_in(host: Host, argv: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .errors import DevClusterError
-from .namespaces import SYSTEM_PATH
+from .processes import SYSTEM_PATH
 from .settings import Auth
 from .state_file import locked
 

@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import DevClusterError
 
 POLL_S = 0.01
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,51 @@ def kill_and_wait(processes: Iterable[ProcessId], timeout_s: float = 20) -> None
         f"Some of the processes {[p.pid for p in victims]} do not die; "
         "look for one in state D with `ps` and run the command again.",
     )
+
+
+def start_helper(argv: Sequence[str], log: Path, stdin: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    """Start the program that sets up fresh namespaces and stays in them; its log is added to."""
+    with log.open("ab") as errors:
+        return subprocess.Popen(
+            argv,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd="/",
+            env={"PATH": SYSTEM_PATH},
+            start_new_session=True,
+        )
+
+
+def next_line(process: subprocess.Popen[str]) -> str:
+    """What a helper process says next; empty if it is gone."""
+    return process.stdout.readline().strip() if process.stdout else ""
+
+
+def said_process(process: subprocess.Popen[str], name: str, log: Path) -> ProcessId:
+    """The process of the machine whose pid a helper says first.
+
+    Raises:
+        DevClusterError: it says none.
+    """
+    pid = next_line(process)
+    found = ProcessId.of(int(pid)) if pid.isdigit() else None
+    if found is None:
+        raise DevClusterError(
+            f"{name} could not get its own namespaces; see {log} (in a container this needs --privileged)."
+        )
+    return found
+
+
+def require_root() -> None:
+    """Refuse to go on without root.
+
+    Raises:
+        DevClusterError: this is not root.
+    """
+    if os.geteuid() != 0:
+        raise DevClusterError("Only root can do this, since it makes namespaces and mounts; use sudo.")
 
 
 def say_go(process: subprocess.Popen[str]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 
 from . import state_file
@@ -75,10 +73,3 @@ def read(layout: Layout) -> State | None:
         inits={name: ProcessId(**init) for name, init in data["inits"].items()},
         first_job_id=data["first_job_id"],
     )
-
-
-@contextlib.contextmanager
-def locked(layout: Layout) -> Iterator[None]:
-    """Let one command at a time change something; the lock dies with its holder."""
-    with state_file.locked(layout.lock):
-        yield

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from . import packages
 from .errors import DevClusterError, MovingSuiteError
-from .namespaces import SYSTEM_PATH
+from .processes import SYSTEM_PATH
 from .state_file import locked
 
 CACHE = Path(os.environ.get("DEVCLUSTER_SUITES") or "/var/cache/hpc_elastic-suites")

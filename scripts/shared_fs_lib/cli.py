@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from devcluster_lib.errors import DevClusterError
+from devcluster_lib.processes import require_root
 
 from . import commands, faults, node_main, packages
 from .layout import Kind, Layout, default_directory
@@ -77,7 +78,7 @@ def _dispatch(options: argparse.Namespace, layout: Layout) -> int:
     if command == "mount-point":
         print(layout.mount_point)
         return 0
-    commands.require_root()
+    require_root()
     if command == "exec":
         return faults.execute(layout, options.client, _program(options))
     if command in CLIENT_COMMANDS:

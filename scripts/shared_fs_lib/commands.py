@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from devcluster_lib import state_file
 from devcluster_lib.errors import DevClusterError
 from devcluster_lib.processes import ProcessId, kill_and_wait
 
@@ -29,7 +30,7 @@ def start(layout: Layout, kind: Kind, clients: int) -> float:
     if not 1 <= clients <= MAX_CLIENTS:
         raise DevClusterError(f"--clients must be between 1 and {MAX_CLIENTS}, not {clients}.")
     prepare_root(layout)
-    with state.locked(layout):
+    with state_file.locked(layout.lock):
         old = state.read(layout)
         if old is not None and all(old.is_up(name) for name in old.names):
             if (old.kind, old.clients) != (kind, clients):
@@ -109,7 +110,7 @@ def stop(layout: Layout) -> bool:
     """
     if not layout.state_file.exists():
         return False
-    with state.locked(layout):
+    with state_file.locked(layout.lock):
         old = state.read(layout)
         if old is None or not old.nodes:
             return False
@@ -151,13 +152,3 @@ def describe(layout: Layout) -> str:
         link = "connected" if switch.is_connected(layout.network, name) else "cut off"
         lines.append(f"{name}: {power}, {link}")
     return "\n".join(lines)
-
-
-def require_root() -> None:
-    """Refuse to go on without root.
-
-    Raises:
-        DevClusterError: this is not root.
-    """
-    if os.geteuid() != 0:
-        raise DevClusterError("Only root can do this, since it makes namespaces and mounts; use sudo.")

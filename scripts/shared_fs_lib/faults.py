@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from devcluster_lib import state_file
 from devcluster_lib.errors import DevClusterError
 from devcluster_lib.processes import ProcessId, children, kill_and_wait
 
@@ -59,7 +60,7 @@ def heal(layout: Layout, client: int) -> None:
 
 def kill(layout: Layout, client: int) -> None:
     """Power loss: the link goes first, so that nobody hears a last word of the dying processes."""
-    with state.locked(layout):
+    with state_file.locked(layout.lock):
         name, current = _live_client(layout, client)
         switch.set_port(layout.network, name, up=False)
         kill_and_wait([current.nodes[name]])
@@ -67,7 +68,7 @@ def kill(layout: Layout, client: int) -> None:
 
 def boot(layout: Layout, client: int) -> None:
     """Boot a client that lost its power, with the file system mounted."""
-    with state.locked(layout):
+    with state_file.locked(layout.lock):
         name, current = _known_client(layout, client)
         if current.is_up(name):
             raise DevClusterError(f"Client {client} is running; `kill {client}` it first.")

@@ -14,7 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from devcluster_lib.errors import DevClusterError
-from devcluster_lib.processes import ProcessId, kill_and_wait, let_go, say_go
+from devcluster_lib.processes import (
+    ProcessId,
+    kill_and_wait,
+    let_go,
+    said_process,
+    say_go,
+    start_helper,
+)
 
 from . import exec_client, switch
 from .layout import SERVER, Kind, Layout, control_address, data_address, number_of
@@ -48,7 +55,7 @@ def boot(
     nodes: dict[str, ProcessId] = {}
     try:
         for name, process in starting.items():
-            nodes[name] = _first_words(layout, name, process)
+            nodes[name] = said_process(process, name, layout.log(name))
         remember(nodes)
         for name, process in starting.items():
             _connect(layout, kind, name, nodes[name])
@@ -77,17 +84,8 @@ def _launch(layout: Layout, kind: Kind, name: str) -> subprocess.Popen[str]:
         where = ["nsenter", f"--net={switch.NAMESPACES / layout.network}", "unshare"]
     else:
         where = ["unshare", "--net", "--uts", "--ipc"]
-    with layout.log(name).open("ab") as log:
-        return subprocess.Popen(
-            [*where, "--mount", "--pid", "--fork", "--", *_program("outside", layout, name)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            cwd="/",
-            env={"PATH": SYSTEM_PATH},
-            start_new_session=True,
-        )
+    words = (*where, "--mount", "--pid", "--fork", "--", *_program("outside", layout, name))
+    return start_helper(words, layout.log(name))
 
 
 def _program(part: str, layout: Layout, name: str) -> list[str]:
@@ -134,14 +132,3 @@ def _kernel(layout: Layout, name: str) -> list[str]:
         *disk,
         *(f"init={program}", "--", *words),
     ]
-
-
-def _first_words(layout: Layout, name: str, process: subprocess.Popen[str]) -> ProcessId:
-    pid = process.stdout.readline().strip() if process.stdout else ""
-    node = ProcessId.of(int(pid)) if pid.isdigit() else None
-    if node is None:
-        raise DevClusterError(
-            f"{name} could not get its own namespaces; see {layout.log(name)} "
-            "(in a container this needs --privileged)."
-        )
-    return node

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 from devcluster_lib import packages
-from devcluster_lib.namespaces import SYSTEM_PATH
+from devcluster_lib.processes import SYSTEM_PATH
 
 PARTS = {
     "user-mode-linux": "linux.uml",

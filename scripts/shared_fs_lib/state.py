@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from devcluster_lib import state_file
@@ -64,10 +63,3 @@ def read(layout: Layout) -> State | None:
         return None
     nodes = {name: ProcessId(**process) for name, process in data["nodes"].items()}
     return State(Kind(data["kind"]), data["clients"], nodes)
-
-
-@contextlib.contextmanager
-def locked(layout: Layout) -> Iterator[None]:
-    """Let one command at a time change something; the lock dies with its holder."""
-    with state_file.locked(layout.lock):
-        yield
