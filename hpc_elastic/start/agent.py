@@ -281,8 +281,11 @@ def _sampler(options: LaunchOptions, every_s: float, context: StartContext, log:
 def _preloader(options: LaunchOptions, context: StartContext, log: AgentLog) -> Preloader:
     """Return the process that imports modules for the workers, which has begun to do so."""
     from hpc_elastic.processes.linux import adopt_orphans  # noqa: PLC0415 - only if it is asked for
-    from hpc_elastic.processes.preload.learning import LessonFile  # noqa: PLC0415 - the same
-    from hpc_elastic.processes.preload.preloader import Preloaded, Preloader  # noqa: PLC0415 - the same
+    from hpc_elastic.processes.preload.preloader import (  # noqa: PLC0415 - the same
+        LessonFile,
+        Preloaded,
+        Preloader,
+    )
     from hpc_elastic.processes.preload.rules import AUTO  # noqa: PLC0415 - the same
 
     adopt_orphans()  # the workers that it forks

@@ -25,7 +25,7 @@ from hpc_elastic.multiprocessing.errors.failure import FailureRecord, failure_su
 from hpc_elastic.node.hangs import activity_rules, slow_rules
 from hpc_elastic.node.hangs import look as hang_look
 from hpc_elastic.node.setup import hang_times
-from hpc_elastic.processes.preload import learning, rules
+from hpc_elastic.processes.preload import preloader, rules
 from hpc_elastic.record import checkpoints, journal
 from hpc_elastic.record.array_task import epoch_now, start_of
 from hpc_elastic.record.checkpoint_files import CheckpointFacts
@@ -236,7 +236,7 @@ _NOTES = b"numpy\t/usr/lib/python3/dist-packages\tA\n-numpy\ntorch\t/opt/site-pa
 def _lessons(data: bytes) -> None:
     """Learn what a file of lessons says, and leave some of it out again."""
     with allowed(DamagedError):
-        found = read(learning.Lessons, data)
+        found = read(preloader.Lessons, data)
         fit = [one for one in found.modules if rules.is_fit_to_learn(one)]
         left = found.with_modules(fit).without({one.name: "bad" for one in fit[:1]}, for_good=True)
         expect(all(one.name != fit[0].name for one in left.modules if fit), "a module is kept")

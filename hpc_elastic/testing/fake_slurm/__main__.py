@@ -7,7 +7,7 @@ import sys
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.testing.fake_slurm.cluster.model import Settings
-from hpc_elastic.testing.fake_slurm.processes.controller import main
+from hpc_elastic.testing.fake_slurm.controller import main
 
 if __name__ == "__main__":
     fields = json.loads(sys.argv[2])

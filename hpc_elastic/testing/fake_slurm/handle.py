@@ -21,8 +21,8 @@ from hpc_elastic.isolated.lookup import argv_here
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.processes import linux
 from hpc_elastic.slurm.client.answers import liveliest
+from hpc_elastic.testing.fake_slurm import client
 from hpc_elastic.testing.fake_slurm.cluster.model import Settings, check_settings
-from hpc_elastic.testing.fake_slurm.processes import client
 
 PROGRAMS = ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel", "sinfo", "sacctmgr")
 _START_S = 60.0

@@ -14,8 +14,7 @@ import pytest
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.processes.linux import adopt_orphans, adopts_orphans
 from hpc_elastic.processes.preload import notes, rules
-from hpc_elastic.processes.preload.learning import Learning, LessonFile, Lessons
-from hpc_elastic.processes.preload.preloader import Preloaded, Preloader
+from hpc_elastic.processes.preload.preloader import Learning, LessonFile, Lessons, Preloaded, Preloader
 from hpc_elastic.processes.preload.rules import Imported
 from hpc_elastic.processes.process import ProcessSpec
 from hpc_elastic.testing.clock import FakeClock

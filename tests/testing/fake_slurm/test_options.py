@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.slurm.client import parse
+from hpc_elastic.testing.fake_slurm import launching
 from hpc_elastic.testing.fake_slurm.cluster import job_environ
 from hpc_elastic.testing.fake_slurm.cluster.model import Job, JobRequest, Step, Task, Warning_
 from hpc_elastic.testing.fake_slurm.cluster.steps import lay_out
 from hpc_elastic.testing.fake_slurm.commands import options
 from hpc_elastic.testing.fake_slurm.commands.options import SBATCH, SRUN, Refusal
-from hpc_elastic.testing.fake_slurm.processes import launching
 
 RECORDED = Path(__file__).parents[2] / "slurm" / "recorded" / "22.05" / "sbatch_help.txt"
 

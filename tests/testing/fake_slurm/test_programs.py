@@ -348,7 +348,7 @@ def test_a_step_that_is_refused_leaves_the_controller_as_it_was(
 
 LATE = """
 import select, socket, sys
-from hpc_elastic.testing.fake_slurm.processes import client
+from hpc_elastic.testing.fake_slurm import client
 
 send = socket.send_fds
 

@@ -27,7 +27,7 @@ from hpc_elastic.testing.fake_slurm.cluster.endings import (
 from hpc_elastic.testing.fake_slurm.cluster.model import BATCH, NEVER, Place, Settings, State, World
 from hpc_elastic.testing.fake_slurm.commands import control, queries, shown, submitting
 from hpc_elastic.testing.fake_slurm.commands.options import LOST, Answer, Call, NeedStdin, Refusal, Reply
-from hpc_elastic.testing.fake_slurm.processes.launching import (
+from hpc_elastic.testing.fake_slurm.launching import (
     Connection,
     Daemon,
     ScriptLauncher,

@@ -1,1 +1,0 @@
-"""The processes of a fake Slurm: the controller, step daemons, and the stand-in programs."""
