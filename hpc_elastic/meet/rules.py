@@ -49,6 +49,19 @@ class MeetingSettings(NamedTuple):
     may_outgrow: bool = False  # whether the user may want more than max_nodes: an array can get more tasks
 
 
+class PeerView(NamedTuple):
+    """The others of the newest round, as one agent sees them after a look."""
+
+    next_turn_at: float = 0.0  # see `SharedRun.next_turn_at`
+    lost: tuple[str, ...] = ()  # members that have vanished while the round runs
+    common_step: int | None = None  # see `SharedRun.common_step`
+    # the rest is looked at when this node's workers are gone
+    everyone_stopped: bool = False  # all live members' workers are gone
+    everyone_succeeded: bool = False
+    vanished: bool = False  # a member is gone without having said so
+    moved_on: bool = False  # a member waits for the next round
+
+
 class Waited(NamedTuple):
     """The times of a joining node's own waiting, by its monotonic clock [s]."""
 

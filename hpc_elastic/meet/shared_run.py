@@ -67,19 +67,6 @@ class RunDeps(NamedTuple):
     success_ends: bool = True  # whether the run is done when all workers of a round have succeeded
 
 
-class PeerView(NamedTuple):
-    """The others of the newest round, as one agent sees them after a look."""
-
-    next_turn_at: float  # see `SharedRun.next_turn_at`
-    lost: tuple[str, ...]  # members that have vanished while the round runs
-    common_step: int | None = None  # see `SharedRun.common_step`
-    # the rest is looked at when this node's workers are gone
-    everyone_stopped: bool = False  # all live members' workers are gone
-    everyone_succeeded: bool = False
-    vanished: bool = False  # a member is gone without having said so
-    moved_on: bool = False  # a member waits for the next round
-
-
 class SharedRun:
     """The journal and the members of a run, as one agent reads and writes them."""
 
@@ -228,16 +215,16 @@ class SharedRun:
         self.blind_since = None
         return state
 
-    def peer_view(self, *, is_gone: bool) -> PeerView:
+    def peer_view(self, *, is_gone: bool) -> rules.PeerView:
         """Return the result of the last look at the others."""
-        peer_view = PeerView(self.next_turn_at(), self.lost, self.common_step())
+        peer_view = rules.PeerView(self.next_turn_at(), self.lost, self.common_step())
         if not is_gone:
             return peer_view
         # A member that falls silent between the two counts neither as stopped nor as vanished.
         everyone_stopped, vanished = self.everyone_in(*GONE), bool(self.vanished())
         formed, succeeded = self.state.round, self.everyone_succeeded()
         moved_on = formed is not None and rules.has_moved_on(formed, self.membership.roster)
-        return PeerView(*peer_view[:3], everyone_stopped, succeeded, vanished, moved_on)
+        return rules.PeerView(*peer_view[:3], everyone_stopped, succeeded, vanished, moved_on)
 
     def check_place(self) -> None:
         """Check that the directory of the run is where it was.

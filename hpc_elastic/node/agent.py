@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from hpc_elastic.errors import InputError, StoreError, TakenOverError
 from hpc_elastic.meet.member_names import Phase
-from hpc_elastic.meet.rules import Joined
+from hpc_elastic.meet.rules import Joined, PeerView
 from hpc_elastic.meet.shared_fs import Interrupted
-from hpc_elastic.meet.shared_run import PeerView, SharedRun
-from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.decision import (
     Action,
     AgentFacts,
     Group,
-    Hang,
-    RestartBudgets,
+    OwnFacts,
     decide,
     decide_blind,
     left_out,
@@ -28,7 +25,7 @@ from hpc_elastic.node.setup.journal_entries import Reports
 from hpc_elastic.node.signals import Signalled
 from hpc_elastic.node.spec import ElasticAgent, RunResult, WorkerGroup, WorkerSpec
 from hpc_elastic.node.workers.local_group import LocalGroup
-from hpc_elastic.record.journal import RoundFormed, WorkerWord, bad_node
+from hpc_elastic.record.journal import RoundFormed, bad_node
 from hpc_elastic.record.state import RunState
 from hpc_elastic.secrets_out import secret_values
 
@@ -70,7 +67,7 @@ class NodeAgent(ElasticAgent):
         self._barrier_since: float | None = None
         self._shown: tuple[Phase, int] | None = None  # the phase that the others know, and its round
         self._watch = RunWatch(parts.paths, parts.loop.watch)
-        self._others = PeerView(0.0, ())  # by the last look
+        self._others = PeerView()  # by the last look
 
     def get_worker_group(self, role: str = "default_role") -> WorkerGroup:  # noqa: ARG002 - torch's
         """Return the worker group; do not change it."""
@@ -248,7 +245,10 @@ class NodeAgent(ElasticAgent):
             leaves_alone=self._signalled.leaves_alone,
             word=group.word,
         )
-        return gather(self._run, self._others, own, self._budgets)
+        run = self._run
+        return AgentFacts(
+            run.state, run.membership.epoch, own, self._others, self._budgets, run.settings.min_nodes
+        )
 
     def _act(self, action: Action, group: LocalGroup) -> bool:
         """Carry out a decision; return whether to look again at once."""
@@ -318,37 +318,3 @@ class NodeAgent(ElasticAgent):
         """Return the time between two looks while nodes agree [s]; more nodes look less often."""
         formed = self._state.round
         return FAST_LOOK_S + 0.002 * (len(formed.members) if formed else 0)
-
-
-class OwnFacts(NamedTuple):
-    """The facts of an agent about its own node; each as in `AgentFacts`."""
-
-    round: int
-    group: Group
-    waited_for_others: bool
-    wedged: bool = False
-    hang: Hang = Hang.NONE
-    leaves_alone: bool = False
-    word: WorkerWord | None = None
-
-
-def gather(run: SharedRun, others: PeerView, own: OwnFacts, budgets: RestartBudgets) -> AgentFacts:
-    """Return the facts of an agent."""
-    return AgentFacts(
-        state=run.state,
-        epoch=run.membership.epoch,
-        round=own.round,
-        group=own.group,
-        budgets=budgets,
-        lost=others.lost,
-        vanished=others.vanished,
-        moved_on=others.moved_on,
-        everyone_stopped=others.everyone_stopped,
-        everyone_succeeded=own.group is Group.SUCCEEDED and others.everyone_succeeded,
-        waited_for_others=own.waited_for_others,
-        wedged=own.wedged,
-        hang=own.hang,
-        leaves_alone=own.leaves_alone,
-        word=own.word,
-        min_nodes=run.settings.min_nodes,
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+from hpc_elastic.meet.rules import PeerView
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.causes import CAUSES
 from hpc_elastic.record.journal import AfterDrain, Cause, DrainRequested, Epoch, Verdict, WorkerWord
@@ -56,24 +57,26 @@ class Hang(Enum):
     PROVEN = auto()  # all nodes have looked, and this one is to name the odd one
 
 
+class OwnFacts(NamedTuple):
+    """The facts of an agent about its own node."""
+
+    round: int  # the round this agent's workers are in
+    group: Group
+    waited_for_others: bool = False  # the exit barrier's time is up
+    wedged: bool = False  # a worker of this node hangs in the kernel
+    hang: Hang = Hang.NONE
+    leaves_alone: bool = False  # this node was asked to leave, and the others go on without it
+    word: WorkerWord | None = None  # of a worker of this node, about its node or the whole run
+
+
 class AgentFacts(NamedTuple):
     """Everything the decision rests on."""
 
     state: RunState
     epoch: Epoch  # this agent's
-    round: int  # the round this agent's workers are in
-    group: Group
-    lost: tuple[str, ...] = ()  # members that have vanished while the round runs
-    vanished: bool = False  # a member of the newest round is gone without having said so
-    moved_on: bool = False  # a member of the newest round waits for the next one
-    everyone_stopped: bool = False  # all live members' workers are gone
-    everyone_succeeded: bool = False
-    waited_for_others: bool = False  # the exit barrier's time is up
-    wedged: bool = False  # a worker of this node hangs in the kernel
-    hang: Hang = Hang.NONE
+    own: OwnFacts
+    others: PeerView = PeerView()
     budgets: RestartBudgets = RestartBudgets()
-    word: WorkerWord | None = None  # of a worker of this node, about its node or the whole run
-    leaves_alone: bool = False  # this node was asked to leave, and the others go on without it
     min_nodes: int | None = None  # of a round; None: not known
 
 
@@ -102,16 +105,16 @@ class Action(Enum):
 
 def decide(facts: AgentFacts) -> Action:
     """Choose the next step of an agent that is or was in a round."""
-    state, group = facts.state, facts.group
+    state, group = facts.state, facts.own.group
     if group is Group.STOPPING:
         return Action.WAIT
     if state.epoch > facts.epoch:
         return Action.STAND_DOWN if group.is_gone else Action.STOP_WORKERS
-    if facts.wedged:
+    if facts.own.wedged:
         return _with_a_wedge(facts)
     if state.ending is not None or state.drained is not None:
         return Action.LEAVE if group.is_gone else Action.STOP_WORKERS
-    if state.running is None or state.running.number != facts.round:
+    if state.running is None or state.running.number != facts.own.round:
         return _after_the_round(facts)
     return _in_the_round(facts)
 
@@ -119,17 +122,17 @@ def decide(facts: AgentFacts) -> Action:
 def _with_a_wedge(facts: AgentFacts) -> Action:
     """Have the others go on without this node, whose next workers would want the same device."""
     state = facts.state
-    is_in_round = state.running is not None and state.running.number == facts.round
+    is_in_round = state.running is not None and state.running.number == facts.own.round
     if is_in_round and state.ending is None:
         return Action.REPORT_WEDGE
-    return Action.ABANDON if facts.group.is_gone else Action.STOP_WORKERS
+    return Action.ABANDON if facts.own.group.is_gone else Action.STOP_WORKERS
 
 
 def _after_the_round(facts: AgentFacts) -> Action:
-    if not facts.group.is_gone:
+    if not facts.own.group.is_gone:
         return Action.STOP_WORKERS
-    if has_given_up(facts.state, facts.word):
-        return Action.GIVE_UP if facts.moved_on else _when_all_stopped(facts, Action.GIVE_UP)
+    if has_given_up(facts.state, facts.own.word):
+        return Action.GIVE_UP if facts.others.moved_on else _when_all_stopped(facts, Action.GIVE_UP)
     if facts.state.leaving:  # a failure on the way out is no reason to end the run
         return _when_all_stopped(facts, Action.REPORT_DRAINED)
     if left_out(facts.state, facts.budgets, facts.min_nodes) is not None:
@@ -144,21 +147,21 @@ def _give_up(facts: AgentFacts) -> Action:
 
     Members that have found so wait for the next round already, and are not waited for.
     """
-    if facts.vanished or facts.moved_on:
+    if facts.others.vanished or facts.others.moved_on:
         return Action.REJOIN
-    return Action.GIVE_UP if facts.everyone_stopped or facts.waited_for_others else Action.WAIT
+    return Action.GIVE_UP if facts.others.everyone_stopped or facts.own.waited_for_others else Action.WAIT
 
 
 def _in_the_round(facts: AgentFacts) -> Action:
     drain = facts.state.drain
-    if facts.word is not None:
+    if facts.own.word is not None:
         return Action.REPORT_WORD
-    if facts.group is Group.FAILED:
+    if facts.own.group is Group.FAILED:
         return Action.REPORT_CRASH if facts.state.leave_cause is None else Action.STOP_WORKERS
-    if facts.everyone_succeeded and facts.group is Group.SUCCEEDED:
+    if facts.others.everyone_succeeded and facts.own.group is Group.SUCCEEDED:
         return Action.REPORT_DONE
     leaving = drain is not None and drain.then is AfterDrain.LEAVE
-    if facts.lost and not leaving:
+    if facts.others.lost and not leaving:
         return Action.REPORT_LOSS
     if drain is None:
         return _in_peace(facts)
@@ -166,9 +169,9 @@ def _in_the_round(facts: AgentFacts) -> Action:
 
 
 def _in_a_drain(facts: AgentFacts, drain: DrainRequested) -> Action:
-    if not facts.group.is_gone:
+    if not facts.own.group.is_gone:
         return Action.DRAIN
-    if facts.leaves_alone and drain.then is AfterDrain.REJOIN and not facts.everyone_stopped:
+    if facts.own.leaves_alone and drain.then is AfterDrain.REJOIN and not facts.others.everyone_stopped:
         return Action.LEAVE_ALONE
     report = Action.REPORT_DRAINED if drain.then is AfterDrain.LEAVE else Action.REPORT_PAUSED
     return _when_all_stopped(facts, report)
@@ -176,14 +179,14 @@ def _in_a_drain(facts: AgentFacts, drain: DrainRequested) -> Action:
 
 def _in_peace(facts: AgentFacts) -> Action:
     """Choose the next step without a failure, a loss or a request to stop."""
-    if facts.group is Group.RUNNING and facts.hang is not Hang.NONE:
-        return Action.REPORT_HANG if facts.hang is Hang.PROVEN else Action.ASK_FOR_STACKS
-    timed_out = facts.group is Group.SUCCEEDED and facts.waited_for_others
+    if facts.own.group is Group.RUNNING and facts.own.hang is not Hang.NONE:
+        return Action.REPORT_HANG if facts.own.hang is Hang.PROVEN else Action.ASK_FOR_STACKS
+    timed_out = facts.own.group is Group.SUCCEEDED and facts.own.waited_for_others
     return Action.LEAVE if timed_out else Action.WAIT
 
 
 def _when_all_stopped(facts: AgentFacts, action: Action) -> Action:
-    return action if facts.everyone_stopped or facts.waited_for_others else Action.WAIT
+    return action if facts.others.everyone_stopped or facts.own.waited_for_others else Action.WAIT
 
 
 def decide_blind(facts: AgentFacts, *, signalled: bool, waited: bool) -> Action:
@@ -196,11 +199,11 @@ def decide_blind(facts: AgentFacts, *, signalled: bool, waited: bool) -> Action:
         signalled: this agent was asked to leave.
         waited: the exit barrier's time is over since the outage began.
     """
-    if facts.group.is_gone:
+    if facts.own.group.is_gone:
         return Action.LEAVE if signalled or waited else Action.WAIT
-    if facts.group is Group.FAILED and waited:
+    if facts.own.group is Group.FAILED and waited:
         return Action.LEAVE
-    if facts.group is Group.FAILED and signalled:
+    if facts.own.group is Group.FAILED and signalled:
         return Action.STOP_WORKERS
     return Action.STOP_WORKERS if decide(facts) is Action.STOP_WORKERS else Action.WAIT
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpc_elastic.meet.member_names import TERMINAL, Phase
+from hpc_elastic.meet.rules import PeerView
 from hpc_elastic.node.agent import PHASE_OF
-from hpc_elastic.node.decision import Action, AgentFacts, Group
+from hpc_elastic.node.decision import Action, AgentFacts, Group, OwnFacts
 from hpc_elastic.node.decision import decide as next_act
 from hpc_elastic.record.causes import CAUSES, CauseRow
 from hpc_elastic.record.journal import (
@@ -271,8 +272,9 @@ def acts() -> str:
     for words, state in _situations().items():
         cells = []
         for group in Group:
-            facts = AgentFacts(state, _EPOCH, 1, group)
-            together = facts._replace(everyone_stopped=True, everyone_succeeded=group is Group.SUCCEEDED)
+            facts = AgentFacts(state, _EPOCH, OwnFacts(1, group))
+            everyone = PeerView(everyone_stopped=True, everyone_succeeded=group is Group.SUCCEEDED)
+            together = facts._replace(others=everyone)
             found = dict.fromkeys(_words(next_act(one)) for one in (facts, together))
             cells.append(", then ".join(found))
         lines.append(f"| {words} | " + " | ".join(cells) + " |")

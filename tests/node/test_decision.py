@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_elastic.node.decision import Action, AgentFacts, Group, Hang, RestartBudgets, decide, spent
+from hpc_elastic.meet.rules import PeerView
+from hpc_elastic.node.decision import Action, AgentFacts, Group, Hang, OwnFacts, RestartBudgets, decide, spent
 from hpc_elastic.record.journal import AfterDrain, Cause, Drained, Entry, RoundEnded, Verdict, WorkerWord
 from hpc_elastic.record.state import RunState
 from tests.meet.build import E0, REQUEUED, after, crash, drain, ending, formed, loss, start
@@ -30,7 +31,14 @@ GONE = (Group.STOPPED, Group.SUCCEEDED)
 
 def facts(state: RunState, group: Group, **more: Any) -> AgentFacts:
     """Return the facts of an agent in round 1 with three restarts."""
-    return AgentFacts(state, E0, 1, group)._replace(**more)
+    return changed(AgentFacts(state, E0, OwnFacts(1, group)), **more)
+
+
+def changed(told: AgentFacts, **more: Any) -> AgentFacts:
+    """Return facts with others in the place of some, which may be of the node or of the other nodes."""
+    own = {name: more.pop(name) for name in OwnFacts._fields if name in more}
+    others = {name: more.pop(name) for name in PeerView._fields if name in more}
+    return told._replace(own=told.own._replace(**own), others=told.others._replace(**others), **more)
 
 
 STATES = pytest.mark.parametrize(
@@ -188,10 +196,10 @@ def test_a_node_that_is_called_away_leaves_the_others_at_once(group: Group) -> N
     """It does not wait for their workers; if those have ended, too, the round is over as any other."""
     away = facts(after(start(), formed(1), drain(AfterDrain.REJOIN)), group, leaves_alone=True)
     assert Action.LEAVE_ALONE == decide(away)
-    assert Action.REPORT_PAUSED == decide(away._replace(everyone_stopped=True))
-    assert Action.WAIT == decide(away._replace(leaves_alone=False))
-    assert Action.WAIT == decide(away._replace(state=LEAVING))
-    assert Action.DRAIN == decide(away._replace(group=Group.RUNNING))
+    assert Action.REPORT_PAUSED == decide(changed(away, everyone_stopped=True))
+    assert Action.WAIT == decide(changed(away, leaves_alone=False))
+    assert Action.WAIT == decide(changed(away, state=LEAVING))
+    assert Action.DRAIN == decide(changed(away, group=Group.RUNNING))
 
 
 # After the round
@@ -263,14 +271,20 @@ ANY_FACTS = st.builds(
     AgentFacts,
     state=st.lists(records.entries, max_size=12).map(lambda entries: after(start(), *entries)),
     epoch=st.just(E0) | records.epochs,
-    round=records.rounds,
-    group=st.sampled_from(Group),
+    own=st.builds(
+        OwnFacts,
+        round=records.rounds,
+        group=st.sampled_from(Group),
+        hang=st.sampled_from(Hang),
+        waited_for_others=st.booleans(),
+    ),
+    others=st.builds(
+        PeerView,
+        lost=st.just(()) | st.just(("n2",)),
+        everyone_stopped=st.booleans(),
+        everyone_succeeded=st.booleans(),
+    ),
     budgets=st.builds(RestartBudgets, crash=records.small, hang=records.small),
-    hang=st.sampled_from(Hang),
-    lost=st.just(()) | st.just(("n2",)),
-    everyone_stopped=st.booleans(),
-    everyone_succeeded=st.booleans(),
-    waited_for_others=st.booleans(),
 )
 
 
@@ -278,23 +292,24 @@ ANY_FACTS = st.builds(
 def test_nobody_leaves_workers_behind(told: AgentFacts) -> None:
     """An agent rejoins, leaves or stands down only when its workers are gone."""
     if decide(told) in (Action.REJOIN, Action.LEAVE, Action.STAND_DOWN, Action.GIVE_UP, Action.REPORT_DONE):
-        assert told.group.is_gone
+        assert told.own.group.is_gone
 
 
 @given(told=ANY_FACTS)
 def test_only_the_newest_round_keeps_workers(told: AgentFacts) -> None:
     """Workers that are not in the newest round, or not of the newest start, are always stopped."""
     running = told.state.running
-    is_newest = running is not None and running.number == told.round and told.state.epoch <= told.epoch
-    if not is_newest and told.group in PRESENT:
+    is_newest = running is not None and running.number == told.own.round and told.state.epoch <= told.epoch
+    if not is_newest and told.own.group in PRESENT:
         assert Action.STOP_WORKERS == decide(told)
 
 
 @given(told=ANY_FACTS)
 def test_a_wait_ends_with_the_barrier(told: AgentFacts) -> None:
     """Once the workers are gone and the exit barrier's time is up, no agent waits any longer."""
-    if told.group.is_gone and told.waited_for_others:
-        stuck = told.group is Group.STOPPED and told.state.drain is None and told.state.running is not None
+    state, own = told.state, told.own
+    if own.group.is_gone and own.waited_for_others:
+        stuck = own.group is Group.STOPPED and state.drain is None and state.running is not None
         assert stuck or Action.WAIT != decide(told)
 
 
@@ -345,7 +360,7 @@ def test_hangs_have_a_budget_of_their_own() -> None:
     budgets = RestartBudgets(crash=0, hang=1)
     assert Action.REJOIN == decide(facts(hung, Group.STOPPED, budgets=budgets))
     again = after(formed(2), RoundEnded(2, Cause.HANG, ("n1",), None), state=hung)
-    known = facts(again, Group.STOPPED, budgets=budgets, everyone_stopped=True)._replace(round=2)
+    known = facts(again, Group.STOPPED, budgets=budgets, everyone_stopped=True, round=2)
     assert Action.GIVE_UP == decide(known)
     crashed = after(start(), formed(1), crash(1))
     assert Action.REJOIN == decide(facts(crashed, Group.STOPPED, budgets=RestartBudgets(crash=1, hang=0)))

@@ -6,8 +6,7 @@ import pytest
 
 from hpc_elastic.meet.member_names import Phase
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous
-from hpc_elastic.node.agent import OwnFacts, gather
-from hpc_elastic.node.decision import AgentFacts, Group, RestartBudgets
+from hpc_elastic.node.decision import AgentFacts, Group, OwnFacts
 from hpc_elastic.record.journal import Cause, RoundEnded
 from hpc_elastic.store.memory import MemoryStore
 from hpc_elastic.testing.clock import FakeClock
@@ -38,8 +37,8 @@ def test_who_falls_silent_while_the_facts_are_gathered_has_not_stopped() -> None
     clock.tick_s = 0.001
     for _ in range(5000):
         facts = seen_by(first, Group.STOPPED)
-        assert facts.vanished or not facts.everyone_stopped
-        seen.add((facts.vanished, facts.everyone_stopped))
+        assert facts.others.vanished or not facts.others.everyone_stopped
+        seen.add((facts.others.vanished, facts.others.everyone_stopped))
     assert {(False, False), (True, True)} <= seen
 
 
@@ -60,7 +59,7 @@ def facts_of(node: SharedFsRendezvous, group: Group) -> AgentFacts:
 def seen_by(node: SharedFsRendezvous, group: Group) -> AgentFacts:
     """Return the facts of a node by its last look."""
     others = node.run.peer_view(is_gone=group.is_gone)
-    return gather(node.run, others, OwnFacts(1, group, waited_for_others=False), RestartBudgets(crash=0))
+    return AgentFacts(node.run.state, node.run.membership.epoch, OwnFacts(1, group), others)
 
 
 @pytest.mark.parametrize("group", list(Group))
@@ -69,12 +68,12 @@ def test_who_is_gone_is_looked_for_when_the_own_workers_are_gone(
 ) -> None:
     """Before that nothing follows from it."""
     first, _ = two
-    assert not facts_of(first, group).vanished
+    assert not facts_of(first, group).others.vanished
     for _ in range(6):
         clock.advance(1.0)
         first.run.membership.beat_if_due()
         first.run.membership.look()
-    assert group.is_gone == facts_of(first, group).vanished
+    assert group.is_gone == facts_of(first, group).others.vanished
 
 
 @pytest.mark.parametrize("group", list(Group))
@@ -85,10 +84,10 @@ def test_who_waits_for_the_next_round_has_moved_on(
     first, second = two
     for phase in (Phase.STOPPED, Phase.JOINING):  # what a node told before the round may come late
         second.run.set_phase(phase)
-        assert not facts_of(first, group).moved_on
+        assert not facts_of(first, group).others.moved_on
     second.run.refresh()
     second._enter()
-    assert group.is_gone == facts_of(first, group).moved_on
+    assert group.is_gone == facts_of(first, group).others.moved_on
 
 
 @pytest.mark.parametrize("group", list(Group))
@@ -98,15 +97,16 @@ def test_all_have_succeeded_only_with_the_own_workers(
     """Whatever the others have told, and whatever this node has told before."""
     for node in two:
         node.run.set_phase(Phase.SUCCEEDED)
-    assert (group is Group.SUCCEEDED) == facts_of(two[0], group).everyone_succeeded
+    own, others = facts_of(two[0], group)[2:4]
+    assert (group is Group.SUCCEEDED) == (own.group is Group.SUCCEEDED and others.everyone_succeeded)
 
 
 def test_before_the_first_round_nobody_has_moved_on(memory_store: MemoryStore, clock: FakeClock) -> None:
     """There is nobody to wait for."""
     node = node_maker(memory_store, clock)("n1")
     node.run.announce()
-    facts = facts_of(node, Group.STOPPED)
-    assert (False, False, True) == (facts.moved_on, facts.vanished, facts.everyone_stopped)
+    others = facts_of(node, Group.STOPPED).others
+    assert (False, False, True) == (others.moved_on, others.vanished, others.everyone_stopped)
 
 
 @pytest.mark.parametrize("group", list(Group))
@@ -119,7 +119,7 @@ def test_of_a_member_that_was_never_seen_nothing_is_known(
     membership.look()
     other = second.run.membership.node_id
     membership.roster = {one: seen for one, seen in membership.roster.items() if one != other}
-    assert not seen_by(first, group).moved_on
+    assert not seen_by(first, group).others.moved_on
 
 
 @pytest.mark.parametrize("group", list(Group))
@@ -130,7 +130,7 @@ def test_others_that_still_work_have_not_succeeded(
     first, _ = two
     first.run.set_phase(Phase.SUCCEEDED)
     facts = facts_of(first, group)
-    assert (False, False) == (facts.everyone_succeeded, facts.everyone_stopped)
+    assert (False, False) == (facts.others.everyone_succeeded, facts.others.everyone_stopped)
 
 
 @pytest.mark.parametrize("group", list(Group))
@@ -140,7 +140,7 @@ def test_all_have_stopped_only_with_the_own_workers(
     """What this node has told before does not count for workers that run."""
     for node in two:
         node.run.set_phase(Phase.STOPPED)
-    assert group.is_gone == facts_of(two[0], group).everyone_stopped
+    assert group.is_gone == facts_of(two[0], group).others.everyone_stopped
 
 
 def test_who_runs_in_a_newer_round_does_not_wait_for_one(
@@ -150,6 +150,6 @@ def test_who_runs_in_a_newer_round_does_not_wait_for_one(
     first, second = two
     second.run.refresh()
     second._enter()
-    assert facts_of(first, Group.STOPPED).moved_on
+    assert facts_of(first, Group.STOPPED).others.moved_on
     second.run.set_phase(Phase.RUNNING)
-    assert not facts_of(first, Group.STOPPED).moved_on
+    assert not facts_of(first, Group.STOPPED).others.moved_on

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.exit_codes import ExitCode
-from hpc_elastic.node.decision import Action, AgentFacts, Group, RestartBudgets, decide_blind
+from hpc_elastic.node.decision import Action, AgentFacts, Group, OwnFacts, decide_blind
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.run_log import read_state
 from tests.meet.build import E0, after, crash, formed, start
@@ -38,13 +38,13 @@ def test_what_is_done_while_nothing_can_be_read(
     group: Group, signalled: bool, waited: bool, action: Action
 ) -> None:
     """A passing outage costs time only; who is told to leave, or has waited long enough, leaves."""
-    facts = AgentFacts(RUNNING, E0, 1, group, budgets=RestartBudgets())
+    facts = AgentFacts(RUNNING, E0, OwnFacts(1, group))
     assert action is decide_blind(facts, signalled=signalled, waited=waited)
 
 
 def test_workers_of_a_round_that_is_over_end_though_nothing_can_be_read() -> None:
     """That much was known before."""
-    facts = AgentFacts(CRASHED, E0, 1, Group.RUNNING, budgets=RestartBudgets())
+    facts = AgentFacts(CRASHED, E0, OwnFacts(1, Group.RUNNING))
     assert Action.STOP_WORKERS is decide_blind(facts, signalled=False, waited=False)
 
 

@@ -16,8 +16,15 @@ from hpc_elastic.meet.membership import Membership, NodeFacts
 from hpc_elastic.meet.rules import MeetingSettings
 from hpc_elastic.meet.shared_fs import Interrupted, OutOfReach, SharedFsRendezvous, Waiting
 from hpc_elastic.meet.shared_run import RunDeps, RunFacts, SharedRun
-from hpc_elastic.node.agent import OwnFacts, gather
-from hpc_elastic.node.decision import Action, AgentFacts, Group, RestartBudgets, decide, decide_blind
+from hpc_elastic.node.decision import (
+    Action,
+    AgentFacts,
+    Group,
+    OwnFacts,
+    RestartBudgets,
+    decide,
+    decide_blind,
+)
 from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import AfterDrain, Cause, Epoch, Member, RoundFormed
 from hpc_elastic.record.run_log import RunLog
@@ -303,7 +310,8 @@ class SimulatedAgent:
         wedged, leaves_alone = self._wedged is not None, self._leaves_alone
         own = OwnFacts(self.formed.number, status, waited, wedged, leaves_alone=leaves_alone)
         others = self.shared.peer_view(is_gone=status.is_gone)
-        return gather(self.shared, others, own, RestartBudgets(crash=MAX_RESTARTS))
+        run, budgets = self.shared, RestartBudgets(crash=MAX_RESTARTS)
+        return AgentFacts(run.state, run.membership.epoch, own, others, budgets, run.settings.min_nodes)
 
     def _act(self, action: Action) -> bool:
         """Carry out a decision; return whether to look again at once."""

@@ -56,7 +56,7 @@ ENDING_MUTATIONS = (
     ),
     Mutation(
         "Slurm may requeue a job that is to have one start",
-        (Change("hpc_elastic.slurm.job.spec:_Rules.requeues", " and self.max_requeues != 0", ""),),
+        (Change("hpc_elastic.slurm.job.spec:JobSpec.requeues", " and self.max_requeues != 0", ""),),
         ("endings losses", "endings preempted"),
     ),
     Mutation(
