@@ -11,6 +11,7 @@ from hpc_elastic.node.decision import (
     AgentFacts,
     Group,
     OwnFacts,
+    RestartBudgets,
     decide,
     decide_blind,
     left_out,
@@ -49,7 +50,7 @@ class NodeAgent(ElasticAgent):
         self._rendezvous = parts.rendezvous
         self._run = parts.rendezvous.run
         self._workers = NodeWorkers(spec, parts)
-        self._budgets = parts.budgets
+        self._budgets = RestartBudgets.of_settings(parts.settings)
         hangs = self._workers.hangs
         secrets = secret_values(parts.environ)
         self._reports = Reports(

@@ -243,11 +243,11 @@ class ForAgents:
     __slots__ = ()
 
 
-class Row(Generic[J, A]):
+class SettingRow(Generic[J, A]):
     """A row as a type checker sees it: a value of type J of a job, of type A of an agent."""
 
     @overload
-    def __get__(self, instance: None, owner: type) -> Row[J, A]: ...
+    def __get__(self, instance: None, owner: type) -> SettingRow[J, A]: ...
     @overload
     def __get__(self, instance: ForAgents, owner: type) -> A: ...
     @overload
@@ -263,7 +263,7 @@ def setting(
     usual: None = None,
     to: Agent | Sbatch | FinishFlag | None = None,
     written: Written = ...,
-) -> Row[T | None, T | None]: ...
+) -> SettingRow[T | None, T | None]: ...
 @overload
 def setting(
     kind: ValueKind[T],
@@ -272,7 +272,7 @@ def setting(
     usual: T,
     to: Agent | Sbatch | FinishFlag | None = None,
     written: Written = ...,
-) -> Row[T | None, T]: ...
+) -> SettingRow[T | None, T]: ...
 @overload
 def setting(
     kind: ValueKind[T],
@@ -281,7 +281,7 @@ def setting(
     usual: None = None,
     to: Agent | Sbatch | FinishFlag | None = None,
     written: Written = ...,
-) -> Row[T, T]: ...
+) -> SettingRow[T, T]: ...
 def setting(
     kind: ValueKind[Any],
     default: Any,
@@ -361,12 +361,12 @@ def flags_given(rows: Iterable[Setting], given: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def usual(row: Row[J, A]) -> A:
+def usual(row: SettingRow[J, A]) -> A:
     """Return the value where nothing is given, of its type."""
     return cast("A", cast("Setting", row).holds)
 
 
-def agents(row: Row[J, A]) -> A:
+def agents(row: SettingRow[J, A]) -> A:
     """Return the value that an agent or ``finish`` uses where its flag is not given; as `usual` else."""
     return cast("A", cast("Setting", row).reader_default)
 

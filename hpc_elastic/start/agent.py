@@ -20,7 +20,6 @@ from hpc_elastic.meet.shared_run import SharedRun
 from hpc_elastic.multiprocessing.context import StartSettings
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.node.agent import NodeAgent
-from hpc_elastic.node.decision import RestartBudgets
 from hpc_elastic.node.listeners.telemetry_hooks import Services, Surroundings, TelemetryMaker, tell_nobody
 from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.outcome import Outcome
@@ -337,8 +336,7 @@ def _build(
         run_id=options.run_id,
         run_dir=options.paths.root,
         node=options.node,
-        max_restarts=options.settings.max_restarts,
-        destination=options.settings.event_log_handler,
+        settings=options.settings,
         scratch=context.scratch,
         loop=loop,
         clock=SystemClock(),
@@ -365,7 +363,7 @@ def _build(
         environ=around.environ,
         gpus=context.sampler,
         unfit=_probe_of(options, rendezvous, around, context),
-        budgets=RestartBudgets.of_settings(options.settings),
+        settings=options.settings,
     )
     return NodeAgent(spec, parts)
 
@@ -535,7 +533,11 @@ def telemetry_for(around: Surroundings) -> TelemetryMaker:
     Raises:
         InputError: a listener cannot be made.
     """
-    asked = around.destination != "null" or Env.METRICS in around.environ or Env.EVENTS in around.environ
+    asked = (
+        around.settings.event_log_handler != "null"
+        or Env.METRICS in around.environ
+        or Env.EVENTS in around.environ
+    )
     configured = "hpc_elastic.metrics.api" in sys.modules or "hpc_elastic.events.handlers" in sys.modules
     if not (asked or configured or os.path.exists(_SITE)):
         return tell_nobody

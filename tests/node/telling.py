@@ -11,6 +11,7 @@ from hpc_elastic.node.listeners.telemetry_hooks import ASSIGN_RANKS, RENDEZVOUS,
 from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.outcome import Outcome
 from hpc_elastic.node.spec import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from hpc_elastic.settings.of_commands import AgentSettings
 from hpc_elastic.testing.clock import FakeClock
 
 STATUS = "torchelastic.worker.status."
@@ -68,8 +69,9 @@ class Agent:
         self.crashes = 0
         self.group = WorkerGroup(WorkerSpec("trainer", 2, None, entrypoint="train.py", max_restarts=3))
         self.loop = EventLoop(self.clock)
+        settings = AgentSettings(max_restarts=3, event_log_handler=destination)
         self.around = Surroundings(
-            *(environ or {}, "the-run", "/run/dir", "n1", 3, destination, "/scratch", self.loop),
+            *(environ or {}, "the-run", "/run/dir", "n1", settings, "/scratch", self.loop),
             self.clock,
             self.said.append,
         )

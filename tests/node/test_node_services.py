@@ -18,6 +18,7 @@ from hpc_elastic.node.listeners.telemetry_hooks import Services, Surroundings
 from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.workers.stuck_in_kernel import UninterruptibleWatch
 from hpc_elastic.record.journal import Cause, Decision, Drained, RoundEnded
+from hpc_elastic.settings.of_commands import AgentSettings
 from hpc_elastic.start.agent import base_env_for, services_for
 from hpc_elastic.testing.clock import FakeClock
 from tests.node.agents import SLEEP, MakeAgents, gone, is_running, slurm, wait_for
@@ -50,7 +51,15 @@ if os.environ["HPC_ELASTIC_ROUND"] == "1":
 def surroundings(environ: dict[str, str], scratch: Path, said: list[str], loop: EventLoop) -> Surroundings:
     """Return an agent's surroundings."""
     return Surroundings(
-        environ, "run", str(scratch), "n1", 3, "null", str(scratch), loop, SystemClock(), said.append
+        environ,
+        "run",
+        str(scratch),
+        "n1",
+        AgentSettings(max_restarts=3),
+        str(scratch),
+        loop,
+        SystemClock(),
+        said.append,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -198,37 +199,65 @@ def test_what_was_stored_is_read_again(row: Setting, tmp_path: Path) -> None:
     assert {} == stored_spec(paths)
 
 
-NEW_ROW = """
+NEW_ROWS = """
 import sys
 from hpc_elastic.settings import setting
 
-new = setting.setting(setting.BUDGET, None, "How often it may pause", 5, setting.Agent())
 as_written = setting.rows_of
 def rows_of(*families):
     for family in families:
         if family.__name__ == "FailuresAndHangs":
-            family.max_pauses = new
+            family.max_pauses = setting.setting(
+                setting.BUDGET, None, "How often it may pause", 5, setting.Agent()
+            )
+            family.labels = setting.setting(setting.VARIABLES, {}, "Labels of the run", to=setting.Agent())
     return as_written(*families)
 setting.rows_of = rows_of
 
 from hpc_elastic.cli import app
 from hpc_elastic.cli.run.flags import parser
+from hpc_elastic.settings.of_commands import AgentSettings
+from hpc_elastic.slurm.job.job_file import build_spec, read_job_file
 from hpc_elastic.slurm.job.script import agent_flags
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.submitit import HpcElasticExecutor
 
-spec = JobSpec(command="train.py", max_pauses=7)
-assert "--max-pauses=7" in agent_flags(spec)
-assert 7 == parser().parse_args([*agent_flags(spec), "train.py"]).max_pauses
-assert 5 == parser().parse_args(["train.py"]).max_pauses
+def read(spec):
+    return AgentSettings.of(parser().parse_args([*agent_flags(spec), "train.py"]))
+
+with open("job.toml", "w") as file:
+    file.write("command = 'train.py'\\nmax_pauses = 7\\n[labels]\\nteam = 'a b'\\nsize = 3\\n")
+spec = build_spec(read_job_file("job.toml"), {"labels": ["team=c, d", "more=x=y"]})
+labels = {"team": "c, d", "size": "3", "more": "x=y"}
+assert (7, labels) == (spec.max_pauses, spec.labels)
+assert (7, labels) == (read(spec).max_pauses, read(spec).labels)
+assert JobSpec(**spec.stored) == spec
+fresh = read(JobSpec(command="train.py"))
+assert (5, {}) == (fresh.max_pauses, fresh.labels)
 assert "how often it may pause (default: 5)" in " ".join(parser().format_help().split())
-assert "max_pauses" in HpcElasticExecutor._valid_parameters()
+assert {"max_pauses", "labels"} <= HpcElasticExecutor._valid_parameters()
+for words in (["--labels", "team"], ["--max-pauses", "-1"]):
+    app.run(["render", *words, "--", "train.py"])
 sys.exit(app.run(["submit", "--help-all"]))
 """
 
 
-def test_a_new_setting_is_one_row() -> None:
-    """With it the option, the field, the flag of the agents, the script and the parameter are there."""
-    done = subprocess.run([sys.executable, "-c", NEW_ROW], check=True, capture_output=True, text=True)
-    assert "--max-pauses" in done.stdout
-    assert "How often it may pause. Default: 5." in " ".join(done.stdout.split())
+def test_a_new_setting_is_one_row(tmp_path: Path) -> None:
+    """With it the option, the key, the flag of agents, their value, the script and the parameter are there.
+
+    So it is for a number, and for a table whose entries are given one by one.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", NEW_ROWS],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    words = " ".join(done.stdout.split())
+    assert "--max-pauses" in words
+    assert "How often it may pause. Default: 5." in words
+    assert "Labels of the run. Repeat for more." in words
+    assert "error: --labels: labels = 'team' is not NAME=VALUE\n" in done.stderr
+    assert "error: --max-pauses: max_pauses = '-1' is less than 0\n  fix: write 0 or more\n" in done.stderr

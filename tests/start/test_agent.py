@@ -576,7 +576,8 @@ def test_a_few_nodes_remember_the_bad_ones_of_a_users_own_script(
 def surroundings(environ: dict[str, str], destination: str = "null") -> Surroundings:
     """Return those of an agent, as far as its services look at them."""
     nothing: Any = None
-    return Surroundings(environ, "run", "/run", "n1", 0, destination, "/x", nothing, SystemClock(), print)
+    settings = AgentSettings(event_log_handler=destination)
+    return Surroundings(environ, "run", "/run", "n1", settings, "/x", nothing, SystemClock(), print)
 
 
 @pytest.mark.parametrize("name", [Env.ENABLE_FILE_TIMER, Env.HEALTH_CHECK_PORT, Env.STATE_TIMEOUT])

@@ -79,7 +79,7 @@ def telemetry_maker(around: Surroundings, *, initialize: bool = False) -> Teleme
         handlers += _configured(Env.METRICS, around.environ, told, _METRICS, _take_metrics)
         take_events = partial(_take_events, say=around.say)
         handlers += _configured(Env.EVENTS, around.environ, told, _EVENTS, take_events)
-        listens = is_anybody_listening(around.destination)
+        listens = is_anybody_listening(around.settings.event_log_handler)
     except InputError:
         for handler in handlers:
             getattr(handler, "close", _nothing)()

@@ -364,7 +364,10 @@ class NodeTelemetry(Telemetry):
         result, role = outcome.result, self._group.spec.role
         if result.state in _ENDED:
             failed = result.state is WorkerState.FAILED
-            used = {"remaining_restarts": self._remaining(), "max_restarts": self._around.max_restarts}
+            used = {
+                "remaining_restarts": self._remaining(),
+                "max_restarts": self._around.settings.max_restarts,
+            }
             for name, value in run_metrics(failed=failed, **used).items():
                 self._put(f"workers.{role}.{name}", value)
         if self._group.group_rank is not None:  # it had workers
@@ -395,16 +398,16 @@ class NodeTelemetry(Telemetry):
 
     def _restarts(self) -> int:
         """Return how often the workers were started again; the failure that no budget covers is none."""
-        return min(self._crashes(), self._around.max_restarts)
+        return min(self._crashes(), self._around.settings.max_restarts)
 
     def _remaining(self) -> int:
-        return max(0, self._around.max_restarts - self._crashes())
+        return max(0, self._around.settings.max_restarts - self._crashes())
 
     def _status(self, state: str, details: Details) -> None:
         self._record(lambda: self._events.status(state, events.EventSource.WORKER, details))
 
     def _record(self, event: Callable[[], events.Event]) -> None:
-        self._safely("events", lambda: events.record(event(), self._around.destination))
+        self._safely("events", lambda: events.record(event(), self._around.settings.event_log_handler))
 
     def _measured(self, key: str, result: str, took_ms: float) -> None:
         self._put(f"{key}.{result}", 1)

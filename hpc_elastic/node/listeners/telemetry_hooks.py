@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hpc_elastic.clock import Clock
     from hpc_elastic.node.loop import EventLoop
     from hpc_elastic.node.outcome import Outcome
+    from hpc_elastic.settings.of_commands import AgentSettings
     from hpc_elastic.timer import FileTimerRequest
     from hpc_elastic.worker.channel import Channel
 
@@ -29,8 +30,7 @@ class Surroundings(NamedTuple):
     run_id: str
     run_dir: str
     node: str
-    max_restarts: int
-    destination: str  # of events, as `hpc_elastic.events.record` takes it
+    settings: AgentSettings
     scratch: str  # private node-local directory
     loop: EventLoop
     clock: Clock

@@ -11,7 +11,6 @@ from hpc_elastic.clock import Clock
 from hpc_elastic.meet.shared_fs import SharedFsRendezvous
 from hpc_elastic.multiprocessing.context import StartSettings
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.node.decision import RestartBudgets
 from hpc_elastic.node.listeners.telemetry_hooks import Services, TelemetryMaker, tell_nobody
 from hpc_elastic.node.loop import EventLoop
 from hpc_elastic.node.setup.agent_log import AgentLog
@@ -23,7 +22,7 @@ from hpc_elastic.node.workers.worker_env import RunEnv
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import AfterDrain, Cause
 from hpc_elastic.record.state import RunState
-from hpc_elastic.settings.of_commands import RunSettings
+from hpc_elastic.settings.of_commands import AgentSettings, RunSettings
 from hpc_elastic.settings.setting import agents
 from hpc_elastic.settings.table import JobSettings
 
@@ -79,7 +78,7 @@ class AgentParts(NamedTuple):
     telemetry: TelemetryMaker = tell_nobody
     hangs: HangOptions = HangOptions()  # how long workers may make no progress
     environ: Mapping[str, str] = {}  # of this process, for processes beside the workers
-    budgets: RestartBudgets = RestartBudgets()  # how often each cause may end a round
+    settings: AgentSettings = AgentSettings()
     notices: Notices = NoNotices()  # requests to drain, beside signals
     gpus: GpuSampler | None = None  # samples the use of the GPUs, if that is asked for
     unfit: Callable[[RunState], str] = is_fit  # asked before each rendezvous why this node must not join
