@@ -37,7 +37,7 @@ def lose_twice(cluster: Cluster, run: Run, moment: str) -> None:
         for node in nodes:
             cluster.crash(node)
         after = str(start + 1)
-        cluster.wait_for(lambda after=after: run.job().get("Restarts") == after, 90, "Slurm to notice")
+        cluster.wait_for(lambda n=after: run.job().get("Restarts") == n, 90, "Slurm to notice")  # type: ignore[misc]
         for node in nodes:
             cluster.boot(node)
 
