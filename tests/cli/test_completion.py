@@ -73,7 +73,10 @@ def test_the_steps_of_the_run_that_is_resumed_are_offered(paths: RunPaths, tmp_p
         ("hpc-elastic rep", ["report"]),
         ("hpc-elastic submit --mode a", ["array"]),
         ("hpc-elastic report x --format h", ["html"]),
-        ("hpc-elastic lint --explain HE11", ["HE110", "HE111", "HE112", "HE113", "HE114"]),
+        (
+            "hpc-elastic lint --explain HE20",
+            ["HE201", "HE202", "HE203", "HE204", "HE205", "HE206", "HE207", "HE208", "HE209"],
+        ),
         ("hpc-elastic watch --ra", ["--rank"]),
         ("hpc-elastic run --standal", ["--standalone"]),
         ("hpc-elastic run --max-r", ["--max-restarts"]),
