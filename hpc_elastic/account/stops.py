@@ -78,13 +78,6 @@ def silent_s(failure: Mapping[str, Any] | None) -> float:
     return max(0.0, float(seconds)) if isinstance(seconds, int | float) else 0.0
 
 
-def _leaver_of(entry: NodeLeft) -> Leaver | None:
-    """Return the node that was called away; None if it leaves for another reason."""
-    if entry.cause not in CALLED_AWAY:
-        return None
-    return Leaver(entry.node, entry.cause, asked_by(entry.cause, entry.detail, entry.asked))
-
-
 def _with_leavers(stop: Stop, leavers: Iterable[Leaver]) -> Stop:
     """Return a stop with nodes that were called away, unless the whole run stops as its user wishes.
 
@@ -101,14 +94,7 @@ def _with_leavers(stop: Stop, leavers: Iterable[Leaver]) -> Stop:
 
 
 def _left(stop: Stop, entry: Drained | Requeued, before: RunState, after: RunState) -> Stop:
-    """Return a stop with which a start of the job ends.
-
-    Args:
-        stop: as it is known so far.
-        entry: the record of the end.
-        before: the run before the record.
-        after: the run after it.
-    """
+    """Return a stop with which a start of the job ends; the run is that before and after the record."""
     cause = _cause_of_end(stop, entry.cause)
     stop = stop._replace(cause=cause, left=True, asker=Asker())
     if cause is not entry.cause:
@@ -134,29 +120,11 @@ def _cause_of_end(stop: Stop, told: Cause) -> Cause:
     return told
 
 
-def _explained(stop: Stop, after: RunState) -> Stop:
-    """Return a stop about whose signal Slurm has answered.
-
-    Args:
-        stop: as it is known so far.
-        after: the run after the answer.
-    """
-    drain = after.drain
-    if drain is None or stop.cause in FAILURES:
-        return stop
-    return stop._replace(cause=drain.cause, asker=who_asked(after, drain.cause))
-
-
 def _ended(stop: Stop, record: Record, before: RunState) -> Stop:
     """Return a stop with which the run has ended; a signal that Slurm did not explain was then the cancel.
 
     A job that was back in the queue when its user cancelled it had stopped for another reason. A script that
     finds its job cancelled has recorded its requeue, but the job has not come back.
-
-    Args:
-        stop: as it is known so far.
-        record: the ending.
-        before: the run before it.
     """
     is_cancel = isinstance(record.entry, RunEnded) and record.entry.decision is Decision.CANCELLED
     request = before.drain or before.drained
@@ -166,17 +134,6 @@ def _ended(stop: Stop, record: Record, before: RunState) -> Stop:
     if not is_cancel or stop.cause is not Cause.PREEMPTION or not is_open:
         return stop
     return stop._replace(cause=Cause.CANCEL, asker=Asker())
-
-
-def _vanished(stop: Stop, before: RunState) -> Stop:
-    """Return the stop of agents that were started again in the same start of the batch script.
-
-    Args:
-        stop: as it is known so far.
-        before: the run before they were.
-    """
-    note = before.note
-    return stop._replace(cause=Cause.AGENT_ERROR, detail=note.text if isinstance(note, Note) else "")
 
 
 class StopLog:
@@ -214,7 +171,8 @@ class StopLog:
 
     def vanished(self, before: RunState) -> None:
         """Take note that agents were started again in the same start of the batch script."""
-        self.found[-1] = _vanished(self.found[-1], before)
+        text = before.note.text if isinstance(before.note, Note) else ""
+        self.found[-1] = self.found[-1]._replace(cause=Cause.AGENT_ERROR, detail=text)
 
     def left(self, entry: Drained | Requeued, before: RunState, after: RunState, reached: int | None) -> None:
         """Take note that a start of the job ends with the newest stop; `reached` is its newest step."""
@@ -227,9 +185,9 @@ class StopLog:
 
     def called_away(self, entry: NodeLeft, start: int) -> None:
         """Take note of a node of an array that leaves, before or after its round is over."""
-        found = _leaver_of(entry)
-        if found is None:
+        if entry.cause not in CALLED_AWAY:
             return
+        found = Leaver(entry.node, entry.cause, asked_by(entry.cause, entry.detail, entry.asked))
         if self.is_open_in(start):
             self.found[-1] = _with_leavers(self.found[-1], (found,))
         else:
@@ -237,13 +195,16 @@ class StopLog:
 
     def told_more(self, entry: Entry, after: RunState) -> None:
         """Take note of a record that says more about a stop, or about the next one."""
-        newest = self.found[-1] if self.found else None
         if isinstance(entry, DrillBegan | DrillCalledOff):
             self._drill = entry.detail if isinstance(entry, DrillBegan) else ""
-        elif newest is not None and isinstance(entry, FailedAlike) and newest.round == entry.number:
+        if not self.found:
+            return
+        newest, drain = self.found[-1], after.drain
+        if isinstance(entry, FailedAlike) and newest.round == entry.number:
             self.found[-1] = newest._replace(nodes=tuple(dict.fromkeys((*newest.nodes, entry.node))))
-        elif newest is not None and isinstance(entry, DrainExplained) and self.is_open:
-            self.found[-1] = _explained(newest, after)
+        is_unsure = self.is_open and newest.cause not in FAILURES
+        if isinstance(entry, DrainExplained) and is_unsure and drain is not None:
+            self.found[-1] = newest._replace(cause=drain.cause, asker=who_asked(after, drain.cause))
 
     def taken(self, entry: NodeTaken) -> None:
         """Take note of a node that a user had Slurm take, in the stop that its loss belongs to."""
