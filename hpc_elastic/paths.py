@@ -68,6 +68,7 @@ class RunPaths:
         self.job = at("job.json")  # the job spec as it was submitted
         self.script = at("job.sbatch")  # the script that was submitted
         self.functions = at("batch.sh")  # the functions that the script calls
+        self.own_script = at("slurm_script")  # a job script of the user's own, which that script runs
         self.start = at("start.bin")  # the modules of an agent, which starts from this one file
         self.batch_log = at("slurm-%j.out")  # the batch script's output, as a pattern of Slurm
         self.function = at("function.pkl")  # the pickled call of the workers of a run that is a function

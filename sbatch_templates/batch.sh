@@ -180,6 +180,145 @@ finish_srun() {
   return "$code"
 }
 
+# --- A job script of the user's own -------------------------------------------------------------------------
+
+# Those that may be sent to a batch script by --signal=B: or scancel --batch, and end it or are caught by it.
+of_scripts=(HUP INT QUIT ABRT TERM USR1 USR2 URG XCPU)
+news=''  # a pipe: the events, a line each
+script=''  # the process of the script
+ended=''  # its exit code
+ending=''  # the process that looks at Slurm while the script may still save
+
+# Runs the script, and ends the job as finish says. $1: the checksum of the file. The others: its interpreter,
+# with the argument that its first line has, the file, and the arguments.
+#
+# The script has the environment, working directory and streams of this shell, and is no direct child of it:
+# `wait` of bash can miss the end of a child when a signal comes just then. So this shell reads a pipe.
+run_script() {
+  local expected=$1 file=$HPC_ELASTIC_RUN_DIR/slurm_script signal
+  shift
+  [ "${SLURM_RESTART_COUNT:-0}" != 0 ] || begin_again  # a further start has done it
+  [ "$(sha256sum 2> /dev/null < "$file")" = "$expected  -" ] ||
+    failed 'the job script' 127 "$file is gone, or is not the one that was submitted"
+  keep_output
+  start_beside beat
+  beats=$!
+  [ -z "$heard" ] || end_script "$((128 + 15))"  # SIGTERM has come: Slurm may be ending this job
+  exec {news}<> <(:)
+  note_signals &
+  watcher=$!
+  for signal in "${of_scripts[@]}"; do
+    # shellcheck disable=SC2064
+    trap "echo got $signal >&$news" "$signal"
+  done
+  await_script "$@" <&0 &
+  hear_news "$!"
+  end_script "$ended"
+}
+
+# Runs the script and tells its process and its end; the same signals end this process as little as the first.
+await_script() {
+  trap - EXIT
+  trap : "${of_scripts[@]}"
+  (
+    echo "pid $BASHPID" >&"$news"
+    exec {news}>&-
+    trap - "${of_scripts[@]}"  # INT and QUIT, too: a shell has them ignored in the background
+    unset HPC_ELASTIC_{RUN_DIR,RUN_ID,SUBMISSION,LINK,RELAUNCH,EXPEDITED}  # agents below it are of other runs
+    exec "$@"
+  )
+  echo "end $?" >&"$news"
+}
+
+# Tells the signals that come to a process beside the batch script.
+note_signals() {
+  local signal
+  trap - EXIT
+  for signal in "${of_scripts[@]}"; do
+    # shellcheck disable=SC2064
+    trap "echo both $signal >&$news" "$signal"
+  done
+  exec 2> /dev/null
+  open_pause
+  while kill -0 $$; do pause 10; done
+}
+
+# Waits for the end of the script, and gives it the signals that come to this shell. Slurm sends signals to the
+# batch script, and with some plug-ins (proctrack/linuxproc, proctrack/pgid) to all processes of the job as
+# well; then the script has them already. $1: the process that runs the script.
+hear_news() {
+  local event about signal patience
+  local -a got=() left
+  local -A both=()  # at which second it came to a process beside this one
+  until [ -n "$ended" ]; do
+    patience=3
+    [ "${#got[@]}" = 0 ] || patience=0.3  # for the same signal beside this shell
+    if read -r -t "$patience" event about <&"$news"; then
+      case $event in
+        pid) script=$about ;;
+        end) ended=$about ;;
+        both) both[$about]=$SECONDS ;;
+        got)
+          got+=("$about")
+          [ "$about" != TERM ] || [ -n "$ending" ] || look_early
+          ;;
+      esac
+    elif [ -n "$script" ]; then
+      left=("${got[@]}")
+      got=()
+      for signal in "${left[@]}"; do
+        [ "$((SECONDS - ${both[$signal]:--9}))" -gt 2 ] || { unset "both[$signal]"; continue; }
+        kill -s "$signal" "$script" 2> /dev/null
+      done
+      kill -0 "$1" 2> /dev/null || read -r -t 0.3 event ended <&"$news" || ended=137  # killed with its process
+    fi
+  done
+}
+
+# Has finish look what Slurm does while the script may still save: Slurm kills it, and this process, KillWait
+# after its SIGTERM, 30 s by default, and a job at its time limit that nobody has requeued by then has ended.
+look_early() {
+  ( trap '' "${of_scripts[@]}"
+    sleep 1
+    exec "${elastic[@]}" finish "${finish[@]}" --script-runs
+  ) > /dev/null &
+  ending=$!
+}
+
+# Ends the job. $1: the exit code of the script.
+end_script() {
+  local code
+  trap '' "${of_scripts[@]}"  # finish inherits that, so Slurm's signals do not kill it
+  if [ -n "$ending" ]; then
+    [ "$(cat "/proc/$ending/comm" 2> /dev/null)" != bash ] || kill -9 "$ending"  # it has not begun to look
+    wait "$ending" 2> /dev/null
+  fi
+  run_finish --srun-exit-code="$1" > /dev/null
+  code=$?
+  exit "$code"
+}
+
+# Links the output of this job into the run directory, where `logs` and finish read it. Another file system
+# gets a line that names the file.
+keep_output() (
+  local number name=slurm-${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID:-}}
+  [ "$name" != slurm- ] || name+=$SLURM_JOB_ID
+  enter_run 2> /dev/null || return
+  local output error
+  output=$(readlink "/proc/$$/fd/1") error=$(readlink "/proc/$$/fd/2")
+  exec 2> /dev/null
+  link_output "$output" "$name.out"
+  [ "$error" = "$output" ] || link_output "$error" "$name-stderr.out"
+)
+
+link_output() {  # $1: a file of this job. $2: its name in the run directory
+  [ ! "$1" -ef "$2" ] || return 0
+  if [ -f "$1" ]; then
+    ln -f -- "$1" "$2" && return
+  fi
+  echo "the output of this job is in $1" > "$2"
+}
+
 # --- Before srun --------------------------------------------------------------------------------------------
 
 # $1: the installed copy of this file. It is left out where the node does not have it.

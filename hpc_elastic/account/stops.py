@@ -227,7 +227,7 @@ class StopLog:
         if back is not None:  # its user has given the newer steps up: no stop has lost the saved ones
             for place in self._followed:
                 self.found[place] = self.found[place]._replace(kept=max(durable, back))
-        self._resume(step, is_least=self._tells)
+        self._resume(step, is_least=self._tells or entry.is_script)
         return durable if back is None else back
 
     def began(self, step: int | None) -> None:

@@ -72,8 +72,12 @@ def values_of(name: str, words: Sequence[str]) -> dict[str, Any]:
     command = COMMANDS[name]
     parser = parser_of(name, command)
     parser.advise = _advice
+    if command.takes_line and not (words and words[0] in ("-h", "--help")):
+        return {"line": tuple(words)}
     mine = list(words)
-    if command.behind and "--" in mine:
+    if command.takes_job and (own := _behind_script(parser, mine)) is not None:
+        mine, parser.behind = mine[: len(mine) - len(own)], tuple(own[own[:1] == ["--"] :])
+    elif command.behind and "--" in mine:
         at = mine.index("--")
         mine, parser.behind = mine[:at], tuple(mine[at + 1 :])
     mine = joined(parser, mine)
@@ -84,6 +88,21 @@ def values_of(name: str, words: Sequence[str]) -> dict[str, Any]:
 
         values = with_fields(values)
     return {**values, command.behind: parser.behind} if command.behind else values
+
+
+def _behind_script(parser: Parser, words: Sequence[str]) -> list[str] | None:
+    """Return the words behind a job script, which are its own as with sbatch; None: there is none."""
+    from hpc_elastic.slurm.job.own_script_file import is_job_script  # noqa: PLC0415 - for two commands
+
+    rest = list(words)
+    while rest and rest[0] != "--":
+        word = rest.pop(0)
+        if not word.startswith("-"):
+            return rest if is_job_script(word) else None
+        action = parser.action_of(word)
+        if action is not None and action.nargs is None:
+            del rest[:1]
+    return None
 
 
 def joined(parser: Parser, words: Sequence[str]) -> list[str]:

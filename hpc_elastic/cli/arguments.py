@@ -82,6 +82,7 @@ class CommandRow(NamedTuple):
         takes_job: it has the options that describe a job, too; they arrive in the parameter ``given``.
         behind: the parameter that takes the words behind ``--``; empty: they are words like others.
         behind_metavar: their name in the help.
+        takes_line: all words are those of another program; they arrive in the parameter ``line``.
     """
 
     module: str
@@ -93,3 +94,4 @@ class CommandRow(NamedTuple):
     takes_job: bool = False
     behind: str = ""
     behind_metavar: str = ""
+    takes_line: bool = False

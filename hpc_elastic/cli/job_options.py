@@ -10,6 +10,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.settings.table import JOB
 from hpc_elastic.slurm.job.job_file import JobFile, build_spec, placed, read_job_file
+from hpc_elastic.slurm.job.own_script_file import is_job_script
 from hpc_elastic.slurm.job.spec import JobSpec
 
 
@@ -44,8 +45,11 @@ def wanted_job(
     Raises:
         InputError: naming the option or the line of the file.
     """
-    file = read_job_file(job_file) if job_file else JobFile()
+    is_own = job_file is not None and (given.get("mode") == "script" or is_job_script(job_file))
+    file = read_job_file(job_file) if job_file and not is_own else JobFile()
     words: dict[str, object] = {"command": command} if command else {}
+    if is_own:
+        words = {"mode": "script", "command": (job_file, *command)}
     everything = {**given, **words}
     spec = build_spec(file, everything)
     try:

@@ -16,6 +16,8 @@ from hpc_elastic.errors import DamagedError, RendezvousStateError
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.typed_json import Count, Like, Prose, Range, decode, parse_object
 
+OWN_SCRIPT = "job script"  # role of the nodes of a start in which a job script of the user's own runs
+NO_RANK = -1  # of such a script in the record of its failure, in place of a worker's
 MEMBERS = "members"  # the directory with the names of members, and of news for them
 NEWS = "news+"  # begins the name of news: that there is a record; its number follows
 FORMAT = 2
@@ -202,6 +204,11 @@ class RoundFormed(NamedTuple):
     def workers(self) -> int:
         """How many workers it has on all nodes."""
         return sum(member.slots for member in self.members)
+
+    @property
+    def is_script(self) -> bool:
+        """Whether a job script of the user's own runs in it, and no agent of ours."""
+        return self.master_port == 0 and all(member.role == OWN_SCRIPT for member in self.members)
 
 
 class RoundEnded(NamedTuple):

@@ -300,6 +300,20 @@ def _phases(
     yield from (DrillPhase(name, at - fault.at, text) for name, at, text in found if at is not None)
 
 
+def _lost_text(course: Course, resumed: RoundFormed) -> str:
+    """Return the steps that were computed again, as the end of a sentence, or nothing."""
+    lost = course.steps_lost
+    if lost is not None:
+        return f"; {count_text(lost, 'step')} computed again"
+    if course.most_lost:
+        return f"; at most {count_text(course.most_lost, 'step')} computed again"
+    if resumed.is_script:
+        return "; its output tells from where the script has gone on"
+    if resumed.checkpoint is None:
+        return "; the lost steps are not known: it marks no checkpoint, and tells no step"
+    return ""
+
+
 def verdict(course: Course, but: str = "") -> tuple[bool, str]:
     """Tell whether the run came back as it was to, with a verdict in one line.
 
@@ -309,12 +323,7 @@ def verdict(course: Course, but: str = "") -> tuple[bool, str]:
     """
     last = course.others[-1].text if course.others else ""
     if course.resumed is not None:
-        lost = course.steps_lost
-        steps = "" if lost is None else f"; {count_text(lost, 'step')} computed again"
-        if lost is None and course.most_lost:
-            steps = f"; at most {count_text(course.most_lost, 'step')} computed again"
-        elif lost is None and course.resumed.checkpoint is None:
-            steps = "; the lost steps are not known: it marks no checkpoint, and tells no step"
+        steps = _lost_text(course, course.resumed)
         also = f"; not the drill alone was at work: {last}" if last else ""
         buts = "".join(f"; but {one}" for one in (course.unsaved, but) if one)
         return not buts, f"the run came back{steps}{buts}{also}"

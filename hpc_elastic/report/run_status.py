@@ -303,8 +303,10 @@ def _leaving(state: RunState, back: str) -> RunStatus:
 
 
 def round_text(formed: RoundFormed) -> str:
-    """Return a round with its nodes and workers."""
+    """Return a round with its nodes and workers, or a job script of the user's own with its nodes."""
     names = names_text(tuple(member.node for member in formed.members))
+    if formed.is_script:
+        return f"the job script on {names}"
     return f"round {formed.number} on {names} ({count_text(formed.workers, 'worker')})"
 
 

@@ -15,6 +15,7 @@ from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.causes import CAUSES
 from hpc_elastic.record.journal import (
+    NO_RANK,
     AfterDrain,
     Cause,
     Decision,
@@ -136,7 +137,7 @@ def _is_formal(record: Record) -> bool:
 
 def _has_no_agent(record: Record) -> bool:
     """Tell whether a start is on record that no agent has announced: the job script did, as it ended."""
-    return isinstance(record.entry, EpochStarted) and record.role is Role.SCRIPT
+    return isinstance(record.entry, EpochStarted) and record.role is Role.SCRIPT and not record.entry.expected
 
 
 def _without_agents(entry: EpochStarted, before: RunState, _span_s: float | None) -> str:
@@ -166,6 +167,8 @@ def _which_start(epoch: Epoch) -> str:
 def _formed(entry: RoundFormed, before: RunState, span_s: float | None, begun: Mapping[int, int] = {}) -> str:
     nodes = tuple(member.node for member in entry.members)
     names = names_text(nodes)
+    if entry.is_script:
+        return f"the job script started on {names}"
     step = _step_text(entry, begun)
     size = f"{count_text(entry.workers, 'worker')} on {names}"
     gone = tuple(name for name in entry.lost if name not in nodes)  # others are back with a new agent
@@ -451,7 +454,9 @@ def failure_text(failure: Mapping[str, Any]) -> str:
     where = f" on {failure['node']}" if failure.get("node") else ""
     message = str(failure.get("message") or "").strip().split("\n", 1)[0]
     first = message or ("" if by_signal else last_words(str(failure.get("stderr_tail") or "")))
-    return f"rank {failure.get('rank', '?')}{where}: {how}" + (f": {_cut(first)}" if first else "")
+    rank = failure.get("rank", "?")
+    who = "the job script" if rank == NO_RANK else f"rank {rank}"
+    return f"{who}{where}: {how}" + (f": {_cut(first)}" if first else "")
 
 
 def _cut(text: str) -> str:

@@ -203,7 +203,18 @@ class FinishSettings:
     """The arguments of ``finish`` in a job script beside the settings of the job."""
 
     run_dir = setting(ANY_PATH, None, "Run directory", to=FinishFlag())
-    srun_exit_code = setting(NUMBER, 0, "Exit code of srun", to=FinishFlag(), written=Written(metavar="RC"))
+    script = setting(
+        SWITCH, OFF, "The job runs a job script of the user's own, and no agent", to=FinishFlag()
+    )
+    script_runs = setting(
+        SWITCH,
+        OFF,
+        "That script has not ended: only requeue or end the job if Slurm ends it",
+        to=FinishFlag(),
+    )
+    srun_exit_code = setting(
+        NUMBER, 0, "Exit code of srun, or of that script", to=FinishFlag(), written=Written(metavar="RC")
+    )
     relaunch = setting(
         NUMBER, 0, "How often srun was started again", to=FinishFlag(), written=Written(metavar="K")
     )

@@ -46,7 +46,7 @@ _NO_LIMIT = Written(default="no limit of its own")
 _MEETING = Agent(is_unset=True)  # or ``--rdzv-conf`` tells it
 _STREAMS = "0 none, 1 stdout, 2 stderr, 3 both, or LOCAL_RANK:N,..."
 
-_MODE: ValueKind[Literal["step", "array"]] = choice("step", "array")
+_MODE: ValueKind[Literal["step", "array", "script"]] = choice("step", "array", "script")
 _WARN_SIGNAL: ValueKind[Literal["USR1", "USR2"]] = choice("USR1", "USR2")
 _ON_BUDGET_SPENT: ValueKind[Literal["hold", "fail"]] = choice("hold", "fail")
 _CHAIN_BY: ValueKind[Literal["singleton", "afterany"]] = choice("singleton", "afterany")
@@ -113,8 +113,8 @@ class WhereItRuns:
         written=Written("-N"),
     )
     mode = setting(
-        _MODE, "step", "step: one job of all nodes. array: a job array of one-node "
-        "tasks, each preempted and requeued alone",
+        _MODE, "step", "step: one job of all nodes. array: a job array of one-node tasks, each preempted and "
+        "requeued alone. script: command is a job script, which runs as it is",
     )
     spares = setting(BUDGET, None, "Array mode: tasks beyond the most nodes, which stand by", 0)
     gpus_per_node = setting(GPUS, None, "GPUs on each node: N or TYPE:N", to=Sbatch("gpus-per-node"))
@@ -146,6 +146,9 @@ class WhereItRuns:
     )
     sbatch = setting(
         OPTIONS, {}, "Any other sbatch option by its name; true for a flag", written=Written("-o")
+    )
+    sbatch_options = setting(
+        WORDS, (), "Mode script: options of sbatch, as on its own command line, e.g. '-p gpu --time=4:00:00'"
     )
 
 

@@ -63,6 +63,7 @@ def test_a_command_takes_its_arguments_and_no_others(name: str) -> None:
     needed = {word.name: word.is_needed for word in command.words}
     needed.update({option.name: option.is_needed for option in command.options})
     needed.update(dict.fromkeys(["given"] if command.takes_job else [], True))
+    needed.update(dict.fromkeys(["line"] if command.takes_line else [], True))
     parameters = dict(inspect.signature(function).parameters)
     behind = parameters.pop(command.behind, None)
     assert bool(command.behind) == (behind is not None)

@@ -116,8 +116,7 @@ def test_other_formats_are_named(name: str, capfd: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("name", "text", "fix"),
     [
-        ("job.sbatch", "#!/bin/bash\n#SBATCH -N 2\nsrun torchrun train.py\n", "hpc-elastic adopt job.sbatch"),
-        ("job.sh", "#SBATCH -N 2\ntorchrun train.py\n", "hpc-elastic adopt job.sh"),
+        ("job.sh", "#SBATCH -N 2\ntorchrun train.py\n", "it runs as it is: hpc-elastic submit job.sh"),
         ("go.sh", "python train.py\n", "write it after --: -- go.sh"),
         ("go", "#!/usr/bin/env python3\nimport os\n", "write it after --: -- go"),
     ],

@@ -59,6 +59,21 @@ _UNDISTURBED = _run(ends=_DONE)
 _RESUMED = _run(_PREEMPTED, ends=_DONE)
 _LET_GO = _run(_CANCEL, ends=_CANCELLED)
 
+_JOB_SCRIPTS = {  # of a user's own, whose end alone is on record
+    "job_scripts.a_preempted_script_comes_back": (_RESUMED,),
+    "job_scripts.a_preempted_script_that_runs_on_is_counted_once": (_RESUMED,),
+    "job_scripts.a_script_at_its_time_limit_comes_back": (_run(_LIMIT, ends=_DONE),),
+    "job_scripts.a_script_comes_back_after_a_node_is_lost": (
+        _run(_stop(Cause.NODE_LOSS, at=(1,)), ends=_DONE),
+    ),
+    "job_scripts.a_script_comes_back_after_its_batch_host_is_lost": (
+        _run(_stop(Cause.NODE_LOSS, at=(0,)), ends=_DONE),
+    ),
+    "job_scripts.a_cancelled_script_stays_cancelled": (_run(ends=_CANCELLED),),
+    "job_scripts.a_trap_with_a_requeue_of_its_own_works": (_run(_stop(Cause.REQUEUE), ends=_DONE),),
+    "job_scripts.signals_reach_the_script_once": (_run(ends=_FAILED),),
+}
+
 _ARRAYS = {
     # a task is preempted, then two more at once, then too few are left to wait with
     "array.preempted_tasks_leave_alone_and_come_back": (
@@ -438,6 +453,7 @@ _OTHER_WAYS_IN = {
 
 EXPLAINED: dict[str, tuple[ToldRun, ...]] = {
     **_ARRAYS,
+    **_JOB_SCRIPTS,
     **_NODES,
     **_SLURM,
     **_FAULTS,

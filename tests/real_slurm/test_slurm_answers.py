@@ -78,7 +78,7 @@ def test_a_node_with_a_hostile_reason_is_read_as_it_is(cluster: Cluster, drained
     form = answers.OLD_STATES if cluster.version.startswith("20.") else answers.STATES
     rows = ask(cluster, form, "sinfo", "--all", "--Node", "--nodes=node[1-2]")
     assert {drained: REASON} == answers.draining(rows)
-    assert not answers.is_down(rows)
+    assert not answers.down_nodes(rows)
     offers = ask(cluster, answers.OFFERS, "sinfo", "--Node")
     assert {"drained", "idle"} == {state for _, _, state, _, _ in offers}
     assert {"node1", "node2", "node3", "node4"} == {name for name, *_ in offers}

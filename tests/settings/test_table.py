@@ -60,6 +60,7 @@ WRITTEN: dict[ValueKind[Any], Any] = {  # a value of each kind, as in a job file
 }
 NEEDED: dict[str, dict[str, Any]] = {  # beside a setting, so that it contradicts nothing
     "spares": {"mode": "array"},
+    "sbatch_options": {"mode": "script"},
     "chain_by": {"chain": 2},
     "warning_signals": {"warn_signal": "USR2"},
 }

@@ -159,7 +159,7 @@ def test_what_sinfo_tells_of_nodes() -> None:
 )
 def test_a_node_that_slurm_has_given_up_is_down(state: str, *, down: bool) -> None:
     """One of them is enough."""
-    assert down is answers.is_down([("n1", "idle", "none"), ("n2", state, "none")])
+    assert down is bool(answers.down_nodes([("n1", "idle", "none"), ("n2", state, "none")]))
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,12 @@ _RUN_OR_FOLDER = Word(
     f"Without it: all runs below ./{RUNS_FOLDER}.",
     offers=_runs,
 )
-_JOB_FILE = Word("job_file", "JOB_FILE", "Job file (TOML); options win over its values.")
+_JOB_FILE = Word(
+    "job_file",
+    "JOB_FILE",
+    "Job file (TOML), or a job script, which runs as it is with the words behind it as its arguments; "
+    "options win over its values.",
+)
 _JSON = Option("json", "Print the facts as JSON, for programs.")
 _JSON_OF_STATUS = Option("json", "Print the state afterwards as `status --json` does.")
 
@@ -117,10 +122,21 @@ _SUBMIT = CommandRow(
     ),
     "Example: hpc-elastic submit --nodes 2:4 --gpus-per-node 8 --exclusive --time 4h -- train.py --lr 0.1\n\n"
     "train.py runs with the Python that hpc_elastic is installed in; --python takes another one.\n\n"
-    "The same can be written in a job file: hpc-elastic submit train.toml",
+    "The same can be written in a job file: hpc-elastic submit train.toml\n\n"
+    "A job script of your own runs as it is: hpc-elastic submit job.sbatch [ARGS]",
     takes_job=True,
     behind="command",
     behind_metavar="COMMAND...",
+)
+_SBATCH = CommandRow(
+    "submitting.sbatch",
+    _START,
+    "Queue a job script as sbatch does; it starts again after preemption, node failure and time limit.",
+    details="Example: hpc-elastic sbatch --partition=gpu --time=4:00:00 job.sbatch --lr 0.1\n\n"
+    "The words are those of sbatch: its options, the job script, and the arguments of the script, which runs "
+    "as it is. Settings of hpc-elastic submit that sbatch does not have stand among the options, such as "
+    "--max-time-limits 5.",
+    takes_line=True,
 )
 _RENDER = CommandRow(
     "submitting.render",
@@ -306,6 +322,7 @@ _NODES = CommandRow(
 # A fault that the user can mend is raised as HpcElasticError and printed as one block.
 COMMANDS: Mapping[str, CommandRow] = {
     "submit": _SUBMIT,
+    "sbatch": _SBATCH,
     "render": _RENDER,
     "adopt": _ADOPT,
     "lint": _LINT,

@@ -99,9 +99,9 @@ def status_facts(seen: SeenRun) -> list[tuple[str, str]]:
     saved = newest_checkpoint(run.paths, now_s)
     facts += _checkpoint(run, saved)
     facts += [("", text) for text in failed_save_texts(failed_saves(run.paths))]
-    facts += [] if run.is_torchruns else _progress(seen, saved)
+    facts += [] if run.is_untold else _progress(seen, saved)
     facts += _activity(run, now_s)
-    facts += _saves(run, BEGINNING if saved is None else saved.step)
+    facts += [] if run.is_script else _saves(run, BEGINNING if saved is None else saved.step)
     short = short_time_text(trained(run.records), _limit_s(run, asked))
     facts += [("time", short)] if short and state.ending is None else []
     facts += [("stopped", f"{each}; {LET_GO_ON}") for each in stopped_texts(state)]
@@ -122,7 +122,7 @@ def status_facts(seen: SeenRun) -> list[tuple[str, str]]:
 def _activity(run: RunFiles, now_s: float) -> list[tuple[str, str]]:
     """Return the last signs of workers that tell no steps."""
     running = run.state.running
-    if running is None or run.state.ending is not None or run.is_torchruns:
+    if running is None or run.state.ending is not None or run.is_untold:
         return []
     texts = activity_texts(run.paths, running, now_s, has_limit=bool(in_force(run.spec, "silence_timeout")))
     return list(zip(("activity", ""), texts, strict=False))
@@ -137,7 +137,7 @@ def _checkpoint(run: RunFiles, saved: SavedCheckpoint | None) -> list[tuple[str,
     if saved is not None:
         where = f" ({saved.path})" if saved.path else ""
         return [("checkpoint", f"step {saved.step}, saved {span_text(saved.age_s)} ago{where}")]
-    is_missing = run.state.rounds and not run.is_torchruns
+    is_missing = run.state.rounds and not run.is_untold
     return [("checkpoint", "none marked (hpc_elastic.worker.checkpoint_saved)")] if is_missing else []
 
 
@@ -214,7 +214,7 @@ def _used(run: RunFiles) -> list[tuple[str, str]]:
         most_requeues = in_force(run.spec, "max_requeues")
     crashes = state.crashes if most is None else min(state.crashes - _is_last_failure(state), most)
     restarts = used_text(crashes, most, "failure" if most is None else "restart", "")
-    parts = [restarts, *_requeues(run, most_requeues)]
+    parts = [*([] if run.is_script else [restarts]), *_requeues(run, most_requeues)]
     parts += filter(None, [use_of_causes(state, run.spec)])
     ended = restarts_text(state.counts, signals_of(run.records))
     by = (

@@ -133,7 +133,8 @@ def _places(paths: RunPaths, stop: Stop) -> list[str]:
 
 
 def _advice(run: RunFiles, account: Account, groups: Sequence[StopFact]) -> list[AdviceFact]:
-    found = [*_about_failures(run, account, groups), *_about_saves(run, account)]
+    saves = [] if run.is_script else _about_saves(run, account)  # those of a script are its own
+    found = [*_about_failures(run, account, groups), *saves]
     is_short = account.wall_s < _LONG_S
     start_s = sum(account.seconds.get(bucket, 0.0) for bucket in OF_A_START)
     if (
@@ -142,7 +143,7 @@ def _advice(run: RunFiles, account: Account, groups: Sequence[StopFact]) -> list
         and len(account.starts) + len(account.stops) > 1
     ):
         found.append(AdviceFact(Advice.SHORTEN_START, start_s / account.wall_s))
-    if not account.series.ticks and _has_worked(run, account) and not run.is_torchruns:
+    if not account.series.ticks and _has_worked(run, account) and not run.is_untold:
         found.append(AdviceFact(Advice.TELL_STEPS))
     return found
 

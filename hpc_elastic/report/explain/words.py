@@ -356,6 +356,8 @@ def _resumed_text(stop: Stop) -> str:
         return f"continued {again} from step {stop.resumed}, as --from-step asked{saved}"
     if stop.is_least and stop.step is not None and stop.step > stop.resumed:
         return f"continued {again} from step {stop.resumed}, or from a newer one in memory"
+    if stop.is_least and not stop.resumed:
+        return f"continued {again}; from which step is not known"
     return f"continued {again} from step {stop.resumed}"
 
 

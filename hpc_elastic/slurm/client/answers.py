@@ -235,9 +235,10 @@ def draining(rows: Iterable[Sequence[str]]) -> dict[str, str]:
     return {name: "" if reason == "none" else reason for name, state, reason in rows if "drain" in state}
 
 
-def is_down(rows: Iterable[Sequence[str]]) -> bool:
-    """Return whether Slurm has given up one of the nodes, from rows of `STATES`."""
-    return any("down" in state or "not_responding" in state or "*" in state for _, state, _ in rows)
+def down_nodes(rows: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """Return the nodes that Slurm has given up or that do not answer, from rows of `STATES`."""
+    found = (name for name, state, _ in rows if "down" in state or "not_responding" in state or "*" in state)
+    return tuple(dict.fromkeys(found))
 
 
 class LostNodeState(NamedTuple):

@@ -64,7 +64,9 @@ class SlurmTimeoutError(SlurmCommandError):
         return f"{self.argv[0]} did not answer within {self.waited_s:.0f} s\n  fix: {_LOOK_AGAIN}"
 
 
-def submit_environment(environ: Mapping[str, str], header: Sequence[str] = ()) -> dict[str, str]:
+def submit_environment(
+    environ: Mapping[str, str], header: Sequence[str] = (), *, is_own: bool = False
+) -> dict[str, str]:
     """Return the environment for sbatch: nothing of a job or worker that surrounds this process.
 
     `SBATCH_*` variables would override the script's header, so only a user's own defaults (account,
@@ -73,7 +75,10 @@ def submit_environment(environ: Mapping[str, str], header: Sequence[str] = ()) -
     Args:
         environ: the environment of this process.
         header: long names of the options that the script sets.
+        is_own: the job runs a script of the user's own, whose environment is that of sbatch alone.
     """
+    if is_own and "SLURM_JOB_ID" not in environ:
+        return dict(environ)
     kept = {}
     for name, value in environ.items():
         foreign = name.startswith(_FOREIGN) or name in _FOREIGN_NAMES
@@ -457,7 +462,11 @@ class Slurm:
 
     def has_down_node(self, node_list: str) -> bool:
         """Return whether Slurm has given up one of the nodes in a list as Slurm writes it."""
-        return answers.is_down(self._states(node_list))
+        return bool(self.down_nodes(node_list))
+
+    def down_nodes(self, node_list: str) -> tuple[str, ...]:
+        """Return the nodes in a list as Slurm writes it that Slurm has given up, or that do not answer."""
+        return answers.down_nodes(self._states(node_list))
 
     def cancel(self, job_ref: str, *, signal: str | None = None) -> None:
         """End a job, or only send a signal to its agents."""

@@ -14,7 +14,7 @@ from hpc_elastic.errors import DamagedError, InputError, SlurmCommandError
 from hpc_elastic.isolated.lookup import argv_here
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.array_task import start_of
-from hpc_elastic.record.journal import Cause, Member, RoundFormed
+from hpc_elastic.record.journal import OWN_SCRIPT, Cause, Member, RoundFormed
 from hpc_elastic.settings.table import in_force
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.deadlines import Site
@@ -62,6 +62,20 @@ ONE_WORKER = (Drill.CRASH, Drill.HANG)
 ON_A_NODE = (Drill.NODE_LOSS, *ONE_WORKER)  # looks like a fault of the node that it is done to
 
 
+def check_drill(run: RunFiles, drill: Drill) -> None:
+    """Refuse a drill on agents and workers of a run that has none of ours.
+
+    Raises:
+        InputError: there is none that it could hit.
+    """
+    if run.is_script and drill not in (Drill.PREEMPT, Drill.REQUEUE):
+        raise InputError(
+            f"{run.name} is a job script of your own, in which no agent or worker of hpc_elastic runs",
+            where=f"--{drill.value}",
+            fix="--preempt or --requeue; for the others have hpc-elastic run start its workers",
+        )
+
+
 class Target(NamedTuple):
     """Whom a drill hits."""
 
@@ -73,10 +87,17 @@ class Target(NamedTuple):
         """The agent's process id on its node; in array mode its task follows it."""
         return int(self.member.node_id.rpartition(".")[2].partition("@")[0])
 
+    @property
+    def is_script(self) -> bool:
+        """Whether a job script of the user's own runs, which a requeue hits as a preemption does."""
+        return self.member.role == OWN_SCRIPT
+
     def text(self, drill: Drill, *, is_one_task: bool = False) -> str:
         """Return the plan, in words; in array mode a signal hits the task of one node."""
         node = self.member.node
         agents, what = (f"the agent on {node}", "its task") if is_one_task else ("every agent", "the job")
+        if self.is_script:
+            return "the job gets SIGTERM and goes back into the queue, as when it is preempted"
         return {
             Drill.PREEMPT: f"{agents} gets SIGTERM, as when Slurm preempts {what}",
             Drill.TIMEOUT: f"{agents} gets the warning, as ahead of the time limit",
@@ -195,7 +216,7 @@ class Striker:
         """
         if self._run.is_local:
             return self._strike_here(drill, target)
-        if drill is Drill.REQUEUE:
+        if drill is Drill.REQUEUE or (target.is_script and drill is Drill.PREEMPT):
             at = self._clock.wall()
             self._slurm.requeue(self._job_of(target))
             return Struck(at, None, self._round)

@@ -147,6 +147,14 @@ TASK = Mode(
 )
 
 
+class ScriptEnd(NamedTuple):
+    """The end of a job script of the user's own, whose exit code is in the place of that of srun."""
+
+    runs: bool = False  # it has not ended
+    failure: Mapping[str, Any] | None = None  # a FailureRecord as JSON, with the end of its output
+    lost: tuple[str, ...] = ()  # nodes of the job that do not answer to Slurm
+
+
 class Facts(NamedTuple):
     """Everything the decision rests on."""
 
@@ -166,6 +174,7 @@ class Facts(NamedTuple):
     chain: Chain | None = None  # the jobs that follow this one
     local: bool = False  # on one machine without Slurm
     ended_since: str = ""  # when the run ended, for people
+    script: ScriptEnd | None = None  # None: agents of ours were started
     # of a task
     is_task: bool = False
     others: Others | None = None  # None if Slurm does not answer

@@ -40,7 +40,7 @@ from hpc_elastic.settings.values import parse_nodes
 from hpc_elastic.slurm.client.commands import Slurm, look
 from hpc_elastic.slurm.client.job_standing import JobFacts, Standing, due_to, standing
 from hpc_elastic.slurm.client.parse import JobState
-from hpc_elastic.slurm.end import expedited, history, lifecycle, requeue
+from hpc_elastic.slurm.end import expedited, history, lifecycle, own_script, requeue
 from hpc_elastic.slurm.end.begin import charge
 from hpc_elastic.slurm.end.choices import (
     Choice,
@@ -54,6 +54,7 @@ from hpc_elastic.slurm.end.choices import (
     RequeueBudgets,
     Resubmit,
     SaveFirst,
+    ScriptEnd,
     failed,
 )
 from hpc_elastic.slurm.end.history import earlier_starts, saves_text, short_time_text, with_words
@@ -148,11 +149,23 @@ class Finish:
             return self._carry_out(choice, before, records)
         self.patiently(lambda: charge(self.log, self.start, self.slurm, self.say))
         state, records = self.log.state, [*self.log.records]
-        if lifecycle.before_start(self._known_facts(state, records), self.budgets) is None:
-            return None  # Slurm, which may be away, is asked only for an end
+        known = self._known_facts(state, records)
+        if (
+            lifecycle.before_start(known, self.budgets) is None
+        ):  # Slurm, which may be away, is asked for an end
+            return self._begin_script(known, records) if self.start.is_script else None
         facts = self.facts(state, records)
         choice = lifecycle.before_start(facts, self.budgets)
         return None if choice is None else self._carry_out(choice, facts, records)
+
+    def _begin_script(self, facts: Facts, records: list[Record]) -> Ended | None:
+        """Record that a job script of the user's own starts, as agents do for theirs; None: it may."""
+        if (choice := lifecycle.refuse_start(facts)) is not None:
+            return self._carry_out(choice, facts, records)
+        began, formed = own_script.start_records(self.start, self.log.state.rounds + 1)
+        self.patiently(lambda: self.log.commit(lambda _state: began))
+        self.patiently(lambda: self.log.commit(lambda _state: formed))
+        return None
 
     def _carry_out(self, choice: Choice, facts: Facts, records: list[Record]) -> Ended:
         """Carry a choice out; jobs that have nothing left to do are taken away."""
@@ -195,6 +208,8 @@ class Finish:
         return OtherTasks(self.start, self.slurm, self.patiently, self.say)
 
     def _tell_of_saves(self, facts: Facts, records: list[Record], *, goes_on: bool) -> None:
+        if facts.script is not None:  # nothing is known of its saves
+            return
         progress, limit = facts.counts.progress, self.budgets.max_starts_without_save
         # the starts of a task are not those of the run; a job as a whole has starts alone
         not_its_own = {"began": None, "in_vain": 0} if facts.is_task else {"stops": 0, "silent": 0}
@@ -258,8 +273,20 @@ class Finish:
             told=self._told(job),
             chain=self.patiently(lambda: self._successors().chain(start.chain)),
             local=start.local,
+            script=self._script_end() if start.is_script else None,
             ended_since=date_text(ends[-1]) if ends else "",
         )
+
+    def _script_end(self) -> ScriptEnd:
+        """Return the facts about a job script of the user's own; after a failure those about its nodes."""
+        start = self.start
+        if start.srun_exit_code == 0 and not start.script_runs:
+            return ScriptEnd()
+        lost: tuple[str, ...] = ()
+        with suppress(*_SLURM):
+            lost = self.slurm.down_nodes(start.node_list) if start.node_list else ()
+        failure = None if start.script_runs else own_script.failure_of(start, self.clock.wall())
+        return ScriptEnd(start.script_runs, failure, lost)
 
     def _task_facts(self, state: RunState, records: list[Record]) -> Facts:
         start = self.start
@@ -488,7 +515,9 @@ class _ChoiceExecutor:
         failure = self._facts.launch_failure if cause is Cause.LAUNCH_FAILURE else None
         told = state.explained
         is_taken = cause is Cause.NODE_LOSS and told is not None and told.answer is Answer.NO_SCRIPT
-        lost = (state.batch_host,) if is_taken else ()
+        lost: tuple[str, ...] = (state.batch_host,) if is_taken else ()
+        if self._facts.script is not None and cause is Cause.NODE_LOSS:
+            lost = self._facts.script.lost
         self._write(Requeued(epoch, cause, "" if is_task else reason, failure, signal, lost))
 
     def _end_as(self, code: int, record: RunEnded | None) -> int:

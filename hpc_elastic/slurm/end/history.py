@@ -71,6 +71,11 @@ def with_words(failure: SetupFailure, log: str) -> SetupFailure:
     return failure._replace(lasting=_is_lasting(failure))
 
 
+def is_by_slurm(line: str) -> bool:
+    """Tell whether a line of a log is one of Slurm's own, other than of a program that ran out of memory."""
+    return _BY_SLURM.match(line) is not None and "oom" not in line.lower()
+
+
 def _readable(failure: SetupFailure) -> SetupFailure:
     """Return a failure without the line of ours that stands for one that bash cannot make out."""
     return failure._replace(line=_UNREADABLE) if failure.line.startswith(_OWN_TRAP) else failure

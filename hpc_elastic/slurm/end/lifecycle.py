@@ -25,6 +25,14 @@ node, and decides for itself alone; the run is that of all tasks.
     running in the grace of a preemption           -> Requeue: nothing is started in it
     running, neither of that                       -> Relaunch while that budget lasts, then Requeue
 
+Of a job script of the user's own the exit code decides where Slurm lets the job run:
+
+    in the grace of a preemption                   -> Requeue, with any exit code: a script goes on behind a
+                                                      program that SIGTERM has ended
+    exit code 0                                    -> Exit 0, recorded as done
+    another one, and a node does not answer        -> Requeue
+    another one                                    -> Exit with it, recorded as failed
+
 Requeue is bounded, each cause by a budget of its own, for all starts of the run; that of a task by the
 restart count of the task as well. A spent budget is Hold, or ends the run as failed; workers of other
 tasks save first (SaveFirst). In place of Requeue: Leave if the next job of a chain goes on, Resubmit where
@@ -78,6 +86,7 @@ from hpc_elastic.slurm.end.choices import (
     RequeueBudgets,
     Resubmit,
     SaveFirst,
+    ScriptEnd,
     Spent,
     ended_as,
     failed,
@@ -88,6 +97,7 @@ from hpc_elastic.text import are_text, count_text
 
 _LEFT_BY_AGENT = (ExitCode.REQUEUE, ExitCode.WEDGED, ExitCode.UNFIT)
 _PLANNED = (Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.REQUEUE, Cause.NODE_DRAIN)
+_DONE = RunEnded(Decision.DONE, ExitCode.OK, "", None)
 _OF_STARTS = (EpochStarted, RoundFormed, Requeued)
 
 
@@ -97,6 +107,8 @@ def decide(facts: Facts, budgets: RequeueBudgets) -> Choice:
     asked = drain_cause(state)
     if choice := _settled(facts, state, asked):
         return choice
+    if facts.script is not None and state.requeued:
+        return Leave(ExitCode.REQUEUE, "the job is requeued already")
     stands = standing(facts.job, facts.epoch.restart)
     if stands is Standing.RUNNING:
         return _running(facts, asked, budgets)
@@ -167,6 +179,8 @@ def ended_by(name: str, state: RunState) -> RunEnded:
 def _running(facts: Facts, asked: Cause | None, budgets: RequeueBudgets) -> Choice:
     if facts.launch_failure is not None:
         return _script_failed(facts, facts.launch_failure, budgets)
+    if facts.script is not None:
+        return _own_script(facts, facts.script, budgets)
     if facts.is_task:
         if choice := _with_others(facts, budgets):
             return choice
@@ -177,6 +191,36 @@ def _running(facts: Facts, asked: Cause | None, budgets: RequeueBudgets) -> Choi
     if asked is None:
         return _without_word(facts, budgets)
     return _requeue(facts, _cause(facts, Standing.RUNNING, asked), budgets)
+
+
+def _own_script(facts: Facts, script: ScriptEnd, budgets: RequeueBudgets) -> Choice:
+    """Choose for a running job whose own script has ended, or has got a signal."""
+    code = facts.srun_exit_code
+    if script.runs:
+        return Leave(ExitCode.OK, "Slurm lets the job run, so the signal was for the job script alone")
+    how = f"the job script ended with exit code {code}"
+    if facts.job is not None and facts.job.warned:
+        return _requeue(facts, Cause.PREEMPTION, budgets, f"{how} as the job is preempted")
+    if code == 0:
+        return Exit(0, "the run is done: the job script ended with exit code 0", _DONE)
+    if script.lost:
+        return _requeue(facts, Cause.NODE_LOSS, budgets, f"{how}, and {_absent(script.lost)}")
+    if script.failure is None:
+        return ended_as(RunEnded(Decision.FAILED, code, how, None))
+    return Exit(code, f"the run is failed: {how}", RunEnded(Decision.FAILED, code, "", dict(script.failure)))
+
+
+def _absent(nodes: tuple[str, ...]) -> str:
+    return f"{', '.join(nodes)} {'does' if len(nodes) == 1 else 'do'} not answer to Slurm"
+
+
+def refuse_start(facts: Facts) -> Choice | None:
+    """Choose the end of a start of a job script of the user's own that must not begin; None: it may.
+
+    Args:
+        facts: all that is known; the ends of earlier starts are recorded.
+    """
+    return _settled(facts, _now(facts), None)
 
 
 def _with_others(facts: Facts, budgets: RequeueBudgets) -> Choice | None:

@@ -105,7 +105,7 @@ def _refuse_by_name(path: str) -> None:
 def _script_error(path: str, text: str = "") -> InputError:
     fix = f"write it after --: -- {for_shell(path)}"
     if any(line.startswith("#SBATCH") for line in text.splitlines()):
-        fix = f"see how it changes: hpc-elastic adopt {for_shell(path)}"
+        fix = f"begin it with #!/bin/bash, and it runs as it is: hpc-elastic submit {for_shell(path)}"
     return InputError(f"{path} is a script and not a job file", where=path, fix=fix)
 
 

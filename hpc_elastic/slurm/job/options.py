@@ -258,10 +258,12 @@ def header_line(name: str, value: OptionValue | None) -> str:
 
     sbatch knows quotes and the backslash (inside quotes too), and `#` outside quotes ends the line.
     """
-    if value is None or value is True:
-        return f"--{name}"
-    text = str(value)
-    if not re.fullmatch(r"[\w@%+=:,./\[\]*|&{}()!~^;<>?-]+", text, re.ASCII):
-        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-        text = f'"{escaped}"'
-    return f"--{name}={text}"
+    return f"--{name}" if value is None or value is True else f"--{name}={header_word(str(value))}"
+
+
+def header_word(text: str) -> str:
+    """Return one word for a ``#SBATCH`` line, quoted as sbatch reads it."""
+    if re.fullmatch(r"[\w@%+=:,./\[\]*|&{}()!~^;<>?-]+", text, re.ASCII):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

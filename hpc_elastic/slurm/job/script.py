@@ -15,6 +15,7 @@ from hpc_elastic.settings.setting import flags_given, usual
 from hpc_elastic.settings.table import OF_AGENT, OF_FINISH, JobSettings
 from hpc_elastic.settings.values import has_control, is_control, number_text
 from hpc_elastic.slurm.job import options
+from hpc_elastic.slurm.job.own_script import OwnScript, sbatch_line
 from hpc_elastic.slurm.job.spec import JobSpec, checkpoint_lead_s, heartbeat_and_lease_s, warning_time_s
 
 MAX_RELAUNCH = usual(FinishSettings.max_relaunch)
@@ -39,6 +40,7 @@ class RunNames(NamedTuple):
         epilog: the installed ``batch.sh``, which Slurm runs on each node after its agent.
         where: the places that interpreter has to search for this package, apart from its usual ones.
         elastic: the words that start a command of this package, if those of `where` do not.
+        own_script: where the copy of a job script of the user's own is.
     """
 
     run_id: str
@@ -49,6 +51,7 @@ class RunNames(NamedTuple):
     epilog: str
     where: OwnPath = INSTALLED
     elastic: tuple[str, ...] = ()
+    own_script: str = ""
 
 
 def quote(text: str) -> str:
@@ -66,6 +69,17 @@ def _ansi_c(char: str) -> str:
     if char in _ESCAPES:
         return _ESCAPES[char]
     return f"\\{ord(char):03o}" if is_control(char) else char
+
+
+def own_command(spec: JobSpec, own: OwnScript, copy: str) -> tuple[str, ...]:
+    """Return the command of a job script of the user's own, as the kernel would make it.
+
+    Args:
+        spec: the job; the words behind the script are its arguments.
+        own: the script.
+        copy: the copy of it that runs.
+    """
+    return (*own.interpreter, copy, *spec.command[1:])
 
 
 def worker_command(spec: JobSpec, python: str, where: OwnPath = INSTALLED) -> tuple[str, ...]:
@@ -93,7 +107,8 @@ def agent_flags(spec: JobSpec) -> tuple[str, ...]:
 
 def finish_flags(spec: JobSpec) -> tuple[str, ...]:
     """Return the flags of ``hpc-elastic finish`` that the spec sets."""
-    return (f"--max-relaunch={MAX_RELAUNCH}", *flags_given(OF_FINISH, spec.values))
+    script = ("--script",) if spec.mode == "script" else ()
+    return (*script, f"--max-relaunch={MAX_RELAUNCH}", *flags_given(OF_FINISH, spec.values))
 
 
 def _may_have_gpus(spec: JobSpec) -> bool:
@@ -104,8 +119,12 @@ def _may_have_gpus(spec: JobSpec) -> bool:
 def header(spec: JobSpec, names: RunNames) -> tuple[str, ...]:
     """Return the ``#SBATCH`` options: those of the user, then those that the protocol needs."""
     lines = [options.header_line(name, value) for name, value in spec.header_options()]
-    lines.append(options.header_line("chdir", names.workdir))
-    lines.append(options.header_line("output", names.batch_log))
+    if spec.mode == "script":
+        lines += [options.header_line("chdir", spec.workdir)] if spec.workdir else []
+        lines += [sbatch_line(spec.sbatch_options)] if spec.sbatch_options else []
+    else:
+        lines.append(options.header_line("chdir", names.workdir))
+        lines.append(options.header_line("output", names.batch_log))
     if not spec.inherit_env:
         lines.append("--export=NONE")
     return tuple(lines)
@@ -115,25 +134,38 @@ class Template(NamedTuple):
     """The job script of a mode: texts with ``{{ name }}`` for values, and the functions that it calls."""
 
     own: str
-    """The script, with a place for `base`."""
+    """The script, with places for `base` and `agents`."""
     base: str
-    """The lines that all modes have, with a place for `setup`."""
+    """The lines that all modes have."""
+    agents: str
+    """The lines before agents are started, with a place for `setup`."""
     setup: str
     """The lines around those that a job runs once per start."""
     functions: str
     """The text of ``batch.sh``, which the script reads in the run directory."""
 
 
-def render(spec: JobSpec, names: RunNames, template: Template) -> str:
+def render(spec: JobSpec, names: RunNames, template: Template, own: OwnScript | None = None) -> str:
     """Return the job script.
 
     Args:
         spec: the job.
         names: the names it carries.
         template: that of the spec's mode.
+        own: the job script of the user's own that it runs, in that mode.
     """
-    setup = template.setup if spec.modules or spec.setup else ""
-    text = template.own.replace("{{ base }}\n", template.base).replace("{{ setup }}\n", setup)
+    parts = {
+        "base": template.base,
+        "agents": template.agents,
+        "setup": template.setup if spec.modules or spec.setup else "",
+    }
+    text = template.own
+    for name, part in parts.items():
+        text = text.replace(f"{{{{ {name} }}}}\n", part)
+    if own is None:
+        agent, command = agent_flags(spec), worker_command(spec, names.python, names.where)
+    else:
+        agent, command = (), own_command(spec, own, names.own_script)
     modules = f"module load {' '.join(map(quote, spec.modules))}"
     return _filled(
         text,
@@ -145,8 +177,11 @@ def render(spec: JobSpec, names: RunNames, template: Template) -> str:
         run_dir=quote(names.run_dir),
         run_id=quote(names.run_id),
         elastic=_array("elastic", names.elastic or own_argv(names.python, where=names.where)),
-        agent=_array("agent", agent_flags(spec)),
-        worker=_array("worker", worker_command(spec, names.python, names.where)),
+        agent=_array("agent", agent),
+        worker=_array("worker", command),
+        own_name=options.header_word("" if own is None else own.name),
+        own_head="" if own is None else "\n".join(own.option_lines),
+        own_checksum="" if own is None else hashlib.sha256(own.data).hexdigest(),
         finish=_array("finish", finish_flags(spec), '--run-dir="$HPC_ELASTIC_RUN_DIR"'),
         checksum=checksum(template.functions),
         workdir=quote(names.workdir),

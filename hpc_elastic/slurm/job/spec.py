@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.processes.preload.rules import bad_name
-from hpc_elastic.settings.setting import Setting, usual
+from hpc_elastic.settings.setting import FinishFlag, Sbatch, Setting, usual
 from hpc_elastic.settings.table import JOB, JobSettings
 from hpc_elastic.settings.values import (
     BadValueError,
@@ -135,11 +135,14 @@ class JobSpec(JobSettings):
         return None if self.gpus_per_node is None else int(str(self.gpus_per_node).rpartition(":")[2])
 
     def header_options(self) -> list[tuple[str, OptionValue]]:
-        """Return the sbatch options the user asked for, named fields first, in a fixed order."""
+        """Return the sbatch options the user asked for, named fields first, in a fixed order.
+
+        Those of a job script of the user's own that are not given stand in its lines.
+        """
         otherwise: dict[str, OptionValue | None] = {
             "name": self.name or None,
             "time": None if self.time is None else slurm_time_text(self.time_limit_s),
-            "nodes": "1" if self.mode == "array" else self.node_range.slurm_text,
+            "nodes": self._nodes_text,
             "cpus_per_task": self.cpus,
             "exclusive": True if self.exclusive else None,
             "workdir": None,  # an absolute path, which the script's names tell
@@ -152,6 +155,12 @@ class JobSpec(JobSettings):
         given: list[tuple[str, OptionValue]] = []
         given += [(name, value) for name, value in named.items() if value is not None]
         return given + [(name, value) for name, value in self.sbatch.items() if value is not False]
+
+    @property
+    def _nodes_text(self) -> str | None:
+        if self.mode == "script" and "nodes" not in self._given:
+            return None
+        return "1" if self.mode == "array" else self.node_range.slurm_text
 
     def option_names(self) -> tuple[str, ...]:
         """Return the long names of the options given in `sbatch`."""
@@ -224,6 +233,7 @@ def check_spec(spec: JobSpec) -> None:
         InputError: naming both fields and the one to remove.
     """
     _check_command(spec)
+    _check_script(spec)
     _check_workers(spec)
     _check_requests(spec)
     _check_variables(spec)
@@ -252,6 +262,34 @@ def _check_requeues(spec: JobSpec) -> None:
             where="chain_by",
             fix="say how many jobs: chain = 5",
         )
+
+
+_OF_SCRIPTS = (
+    "command mode sbatch sbatch_options python inherit_env cpus_per_node run_dir allow_local_run_dir "
+    "expedite chain_by exclude_suspects ledger"
+)
+
+
+def _check_script(spec: JobSpec) -> None:
+    """Refuse settings of agents and workers for a job script of the user's own, which starts none of ours."""
+    if spec.mode != "script":
+        if spec.sbatch_options:
+            raise InputError(
+                "sbatch_options are for a job script of your own",
+                where="sbatch_options",
+                fix="write them by their names, e.g. --partition gpu or -o NAME=VALUE",
+            )
+        return
+    for name in sorted(spec.given):
+        row = JOB[name]
+        if isinstance(row.to, Sbatch | FinishFlag) or name in _OF_SCRIPTS.split():
+            continue
+        if getattr(spec, name) != row.default:
+            raise InputError(
+                f"{name} is for agents and workers of hpc_elastic, and {spec.command[0]} runs as it is",
+                where=name,
+                fix="leave it out; the script has to do it itself",
+            )
 
 
 def _check_command(spec: JobSpec) -> None:
@@ -434,6 +472,8 @@ def warning_time_s(spec: JobSpec, lead_s: float | None = None) -> int:
 
 def spec_warnings(spec: JobSpec) -> list[str]:
     """Return the settings that are allowed but probably not meant."""
+    if spec.mode == "script":  # its own lines may ask for them
+        return []
     found = []
     asks_cpus = spec.cpus or spec.exclusive or {"cpus-per-gpu", "exclusive", "mincpus"} & set(spec.sbatch)
     if not asks_cpus:
@@ -512,6 +552,12 @@ def refuse_local(spec: JobSpec) -> None:
     Raises:
         InputError: the run is one.
     """
+    if spec.mode == "script":
+        raise InputError(
+            f"{spec.name or spec.command[0]} runs as it is, on nodes that Slurm gives it",
+            where="--local",
+            fix="leave it out, or run the script itself here",
+        )
     if spec.mode == "array":
         raise InputError(
             'mode = "array" needs Slurm: tasks that are queued and requeued one by one are not played here',

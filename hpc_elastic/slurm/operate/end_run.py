@@ -146,6 +146,10 @@ class EndRun:
                     where="stop",
                     fix=f"end them without saving: hpc-elastic cancel {for_shell(self._run.paths.root)}",
                 )
+            case StopStep.ASK if self._run.is_script:
+                self._end(Decision.STOPPED, ExitCode.OK, "hpc-elastic stop")
+                self._say("the job script gets SIGTERM, and SIGKILL after KillWait of Slurm, 30 s by default")
+                self._cancel_job(only_waiting=False)
             case StopStep.ASK:
                 self._ask_workers()
             case StopStep.END:

@@ -57,6 +57,8 @@ class Start(NamedTuple):
     launch_failure: SetupFailure | None = None  # the line of the job script that failed before srun
     run_id: str = ""  # name of the run that the script was made for
     expedited: bool = False  # the job was queued with --requeue=expedite
+    is_script: bool = False  # the job runs a job script of the user's own, and no agent
+    script_runs: bool = False  # that script has not ended
 
     @property
     def link(self) -> int:

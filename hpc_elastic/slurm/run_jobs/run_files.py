@@ -111,6 +111,16 @@ class RunFiles(NamedTuple):
         return not self.submissions and os.path.exists(os.path.join(self.paths.nodes, RUN_ID))
 
     @property
+    def is_script(self) -> bool:
+        """Whether its jobs run a job script of the user's own, of whose steps and saves nothing is known."""
+        return self.spec.get("mode") == "script"
+
+    @property
+    def is_untold(self) -> bool:
+        """Whether its workers tell us nothing: their steps and saves are not known."""
+        return self.is_torchruns or self.is_script
+
+    @property
     def command_to_go_on(self) -> str:
         """The command that starts the run again; one that `submit` did not make has no script to queue."""
         root = for_shell(self.paths.root)

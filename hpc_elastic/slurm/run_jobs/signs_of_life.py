@@ -66,7 +66,7 @@ def signs_of(run: RunFiles, now_s: float) -> Signs:
     mine = current_members(names, run.state)
     ages = [age for name in mine if (age := _age(os.path.join(run.paths.members, name), now_s)) is not None]
     told = any((member := parse_name(name)) and member.epoch >= run.state.epoch for name in names)
-    if not ages and not told and run.records and not run.state.leaving:
+    if not ages and not told and run.records and not run.state.leaving and not run.is_script:
         ages = [max(now_s - run.records[-1].at, 0.0)]
     return Signs(min(ages, default=None), _age(run.paths.batch_beat, now_s), mine)
 

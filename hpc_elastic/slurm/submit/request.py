@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from hpc_elastic.clock import date_text
@@ -17,20 +17,24 @@ from hpc_elastic.isolated.argv import INSTALLED, OwnPath, own_argv, start_argv
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths, readable_name
 from hpc_elastic.settings.values import number_text
+from hpc_elastic.slurm.client.commands import submit_environment
 from hpc_elastic.slurm.job import notice
 from hpc_elastic.slurm.job import script as script_text
+from hpc_elastic.slurm.job.own_script import OwnScript, asks_for, sbatch_line, value_of
+from hpc_elastic.slurm.job.own_script_file import read_own_script
 from hpc_elastic.slurm.job.script import RunNames, Template
 from hpc_elastic.slurm.job.spec import JobSpec, warning_time_s
 
 _PACKAGE = os.path.abspath(os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", ".."))
 FOLDERS = tuple(os.path.join(place, "sbatch_templates") for place in (_PACKAGE, os.path.dirname(_PACKAGE)))
 FUNCTIONS = "batch.sh"  # the script calls it; Slurm runs the same file on each node after its agent
-NAMES = {"step": "elastic.sbatch", "array": "array.sbatch"}
+NAMES = {"step": "elastic.sbatch", "array": "array.sbatch", "script": "script.sbatch"}
 
 EXPEDITE = "--requeue=expedite"  # before the requeue of the script's header, which it takes the place of
 _EXPEDITED = "expedited"  # tells the script of it
 TOKEN_PREFIX = "hpc_elastic:"  # noqa: S105 - no secret
 _NO_NAME = "run"
+_OF_HEADERS = {"job-name": "name", "partition": "partition", "qos": "qos", "exclude": "exclude"}
 
 
 class SubmitRequest(NamedTuple):
@@ -50,6 +54,7 @@ class SubmitRequest(NamedTuple):
         starts_python: the interpreter of the spec may be started before the job is queued, to ask it for
             this package.
         file: where the script is; empty: in the run directory.
+        own_script: the job script of the user's own that `script` runs; None: there is none, or it is stored.
     """
 
     spec: JobSpec
@@ -64,6 +69,7 @@ class SubmitRequest(NamedTuple):
     expedited: bool = False
     starts_python: bool = True
     file: str = ""
+    own_script: OwnScript | None = None
 
     @property
     def script_file(self) -> str:
@@ -116,6 +122,14 @@ class SubmitRequest(NamedTuple):
         """The long names of the sbatch options in the script."""
         return tuple(name for name, _ in self.spec.header_options())
 
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment for sbatch.
+
+        Args:
+            environ: of this process.
+        """
+        return submit_environment(environ, self.header_names, is_own=self.spec.mode == "script")
+
     def again(self, submission: int) -> SubmitRequest:
         """Return the next submission of the same run."""
         return self._replace(submission=submission, token=new_token())
@@ -152,6 +166,9 @@ def plan(
     workdir = _path(here, spec.workdir or ".")
     python = spec.python or sys.executable
     python = _path(here, python) if "/" in python else python
+    own = read_own_script(_path(here, spec.command[0])) if spec.mode == "script" else None
+    if own is not None:
+        spec = _with_own(spec, own)
     name = spec.name or _name_of(spec)
     stamp = date_text(now_s).replace("-", "").replace(":", "").replace(" ", "-")
     run_id = f"{readable_name(name) or _NO_NAME}-{stamp}-{os.urandom(2).hex()}"
@@ -159,7 +176,7 @@ def plan(
     filled = spec.replaced(
         name=name,
         python=python,
-        workdir=workdir,
+        workdir=workdir if own is None else spec.workdir and workdir,
         run_dir=paths.root,
         notify_webhook=spec.notify_webhook and _path(here, spec.notify_webhook),
         notify_template=notice.template_at(spec.notify_template, lambda file: _path(here, file)),
@@ -171,8 +188,10 @@ def plan(
         elastic = start_argv(python, lookup.home(), paths.start)
     else:
         elastic = own_argv(python, where=where)
-    names = RunNames(run_id, paths.root, workdir, python, batch_log, epilog(), where, elastic)
-    text = script_text.render(filled, names, template)
+    names = RunNames(
+        run_id, paths.root, workdir, python, batch_log, epilog(), where, elastic, paths.own_script
+    )
+    text = script_text.render(filled, names, template, own)
     return SubmitRequest(
         filled,
         paths,
@@ -182,7 +201,44 @@ def plan(
         text,
         functions=template.functions,
         starts_python=starts_python,
+        own_script=own,
     )
+
+
+def _with_own(spec: JobSpec, own: OwnScript) -> JobSpec:
+    """Return the spec of a job script of the user's own with the settings of its ``#SBATCH`` lines.
+
+    An option of the submission goes before them, as for sbatch.
+    """
+    lines = [*own.option_lines, sbatch_line(spec.sbatch_options)]
+    _refuse_several(own, lines)
+    told = {field: value_of(option, lines) for option, field in _OF_HEADERS.items()}
+    found: dict[str, object] = {
+        field: value for field, value in told.items() if value and not getattr(spec, field)
+    }
+    if spec.max_requeues is None and asks_for("no-requeue", lines):
+        found["max_requeues"] = 0
+    return spec.replaced(**found) if spec.name else spec.replaced(**{"name": own.name, **found})
+
+
+def _refuse_several(own: OwnScript, lines: Sequence[str]) -> None:
+    """Refuse a script that is several jobs, as a run is one; sbatch goes on taking it.
+
+    Raises:
+        InputError: it is an array, or a heterogeneous job.
+    """
+    if asks_for("array", lines):
+        raise InputError(
+            f"{own.name} is an array ({value_of('array', lines)}), and each of its tasks would be a run",
+            where="--array",
+            fix="submit a script without --array once for each task; or queue it with sbatch itself",
+        )
+    if any(line.removeprefix("#SBATCH").split()[:1] in (["hetjob"], ["packjob"]) for line in lines):
+        raise InputError(
+            f"{own.name} is a heterogeneous job, whose components are jobs of their own",
+            where=own.name,
+            fix="queue it with sbatch itself",
+        )
 
 
 def own_path_of(spec: JobSpec) -> OwnPath:
@@ -218,7 +274,7 @@ def read_template(mode: str = "step") -> Template:
     Raises:
         InputError: this installation has no such template.
     """
-    names = (NAMES[mode], "base.sbatch", "setup.sbatch", FUNCTIONS)
+    names = (NAMES[mode], "base.sbatch", "agents.sbatch", "setup.sbatch", FUNCTIONS)
     return Template(*map(_text_of, names))
 
 

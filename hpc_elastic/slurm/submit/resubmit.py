@@ -12,7 +12,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import save_times
 from hpc_elastic.settings.values import number_text
 from hpc_elastic.slurm.client import deadlines, parse
-from hpc_elastic.slurm.client.commands import Slurm, SlurmTimeoutError, submit_environment
+from hpc_elastic.slurm.client.commands import Slurm, SlurmTimeoutError
 from hpc_elastic.slurm.job.spec import MAX_SIGNAL_S, checkpoint_lead_s
 from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.run_files import drain_times
@@ -267,7 +267,7 @@ def queue(slurm: Slurm, request: SubmitRequest, options: Sequence[str], link: in
     Raises:
         SlurmError: Slurm is not there, refused, or does not answer.
     """
-    environ = submit_environment(slurm.environ, request.header_names)
+    environ = request.environment(slurm.environ)
     arguments = expedited(request, slurm).sbatch_call(options, link)
     if _is_private(request.script_file):
         return slurm.sbatch(arguments, environ)

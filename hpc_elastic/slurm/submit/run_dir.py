@@ -40,7 +40,7 @@ _NAMES_RUN = re.compile(r"^export HPC_ELASTIC_RUN_DIR=(.*)$", re.MULTILINE)
 
 FORMAT = 1
 _OWN_NAMES = re.compile(
-    r"(submissions|journal|members|nodes|steps|checkpoints|kv|logs|job\.json|job\.sbatch|batch\.sh|start\.bin|lock|site\.json|drain|slurm-[\w-]+\.out)|\..*"
+    r"(submissions|journal|members|nodes|steps|checkpoints|kv|logs|job\.json|job\.sbatch|slurm_script|batch\.sh|start\.bin|lock|site\.json|drain|slurm-[\w-]+\.out)|\..*"
 )
 _OTHER_DIR = "choose another --run-dir"
 
@@ -314,6 +314,7 @@ def create(request: SubmitRequest, *, now_s: float) -> bool:
             files.make_directory(directory)
         files.replace(paths.job, job)
         files.replace(paths.functions, request.functions.encode())
+        _write_own(request)
         if start is not None:
             with suppress(OSError):
                 files.replace(paths.start, start)
@@ -327,6 +328,11 @@ def create(request: SubmitRequest, *, now_s: float) -> bool:
             fix=_OTHER_DIR,
         ) from None
     return is_new
+
+
+def _write_own(request: SubmitRequest) -> None:
+    if request.own_script is not None:
+        files.replace(request.paths.own_script, request.own_script.data)
 
 
 def _identity_of(request: SubmitRequest, created: str) -> bytes:
@@ -399,7 +405,14 @@ def discard(paths: RunPaths, *, with_root: bool) -> None:
         paths: the files of the run.
         with_root: remove the directory itself too, if it is empty.
     """
-    for file in (paths.identity, paths.job, paths.functions, paths.start, paths.script):
+    for file in (
+        paths.identity,
+        paths.job,
+        paths.functions,
+        paths.own_script,
+        paths.start,
+        paths.script,
+    ):
         _quietly(os.unlink, file)
     for directory in reversed(paths.directories()):
         _quietly(os.rmdir, directory)

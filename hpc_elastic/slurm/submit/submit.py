@@ -13,7 +13,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Decision, Role
 from hpc_elastic.record.run_log import open_log
 from hpc_elastic.slurm.client import parse
-from hpc_elastic.slurm.client.commands import Slurm, SlurmTimeoutError, submit_environment
+from hpc_elastic.slurm.client.commands import Slurm, SlurmTimeoutError
 from hpc_elastic.slurm.client.grace_times import discard_drain, learn_site
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.job.options import header_line
@@ -291,7 +291,7 @@ class Submitter:
         return []
 
     def _environ_for(self, wanted: SubmitRequest) -> dict[str, str]:
-        return submit_environment(self._slurm.environ, wanted.header_names)
+        return wanted.environment(self._slurm.environ)
 
 
 def _refusal(error: SlurmCommandError, wanted: SubmitRequest) -> SlurmCommandError:

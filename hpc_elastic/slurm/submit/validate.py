@@ -54,7 +54,7 @@ def check(
     _check_workdir(spec.workdir or ".")
     _check_setup(spec.setup)
     found += _check_python(request)
-    found += _check_worker(request)
+    found += [] if spec.mode == "script" else _check_worker(request)
     found += _check_command("health", spec.health_command, "a node without it counts as unfit, and stays out")
     found += _check_messages(spec)
     times = heartbeat_and_lease_s(spec)
@@ -74,7 +74,8 @@ def missing_again(request: SubmitRequest) -> list[str]:
     """
     try:
         _check_workdir(request.spec.workdir or ".")
-        _check_worker(request)
+        if request.spec.mode != "script":  # a copy of it is in the run directory
+            _check_worker(request)
     except InputError as error:
         return [f"{error.message}, and the run was submitted with it\n  fix: {error.fix}"]
     return []

@@ -124,9 +124,9 @@ def test_states_of_nodes_are_told_from_the_reasons() -> None:
     """An administrator has written `State=IDLE`, a newline and another node into one."""
     known = rows("sinfo_states")
     assert {"node4": "bad State=IDLE\nNodeName=node1 State=DOWN _x_"} == answers.draining(known)
-    assert answers.is_down(known)
-    assert not answers.is_down(row for row in known if row[0] != "node3")
-    assert answers.is_down([("n1", "mixed+not_responding", "none")])
+    assert answers.down_nodes(known)
+    assert not answers.down_nodes(row for row in known if row[0] != "node3")
+    assert answers.down_nodes([("n1", "mixed+not_responding", "none")])
 
 
 def test_nodes_are_listed_with_what_they_offer() -> None:

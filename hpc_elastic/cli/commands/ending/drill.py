@@ -45,6 +45,7 @@ from hpc_elastic.slurm.drill.drill import (
     Striker,
     Target,
     UnsureError,
+    check_drill,
     choose,
 )
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, is_array, read_run
@@ -192,6 +193,7 @@ def drill(  # noqa: PLR0913 - one flag per drill
     check_rank(chosen, rank)
     found = read_run(find_one_run(run))
     slurm = Slurm()
+    check_drill(found, chosen)
     check_node(found, chosen, node)
     target = target_of(found, slurm, chosen, node, rank)
     words = target.text(chosen, is_one_task=is_array(found))
@@ -272,10 +274,11 @@ def _strike(run: RunFiles, striker: Striker, chosen: Drill, target: Target) -> I
         log.commit(lambda state: DrillCalledOff(state.epoch, drill_id, off))
         say("nothing was struck, and the run goes on as before:", err=True)
         raise
+    causes = CAUSES[Drill.REQUEUE if target.is_script else chosen]
     is_whole = chosen in (Drill.PREEMPT, Drill.TIMEOUT, Drill.REQUEUE) and not array
     member = target.member
     return InjectedFault(
-        frozenset(CAUSES[chosen]),
+        frozenset(causes),
         member.node,
         member.node_id,
         target.rank,
@@ -394,7 +397,7 @@ def _tell_verdict(run: RunFiles, course: Course, site: Site | None) -> int:
     """Say whether the run came back, and where `site` is known also whether in time; return the exit code."""
     stop_s = run.spec.get("stop_timeout")
     given_s = stop_s if isinstance(stop_s, int | float) else None
-    judgement = judge(course, site, given_s) if site is not None else None
+    judgement = None if site is None or run.is_script else judge(course, site, given_s)
     if judgement is not None:
         say(f"  {judgement.text}")
     but = judgement.but if judgement is not None else ""

@@ -50,7 +50,12 @@ def main(argv: Sequence[str]) -> int:
         relaunch=arguments.relaunch,
         srun_exit_code=arguments.srun_exit_code,
     )
-    start = start._replace(chain=arguments.chain, launch_failure=failure)
+    start = start._replace(
+        chain=arguments.chain,
+        launch_failure=failure,
+        is_script=arguments.script,
+        script_runs=arguments.script_runs,
+    )
     limits = {row.name: getattr(arguments, row.name) for row in FINISH if row.name in RequeueBudgets._fields}
     budgets = RequeueBudgets(
         **limits, holds=arguments.on_budget_spent == "hold", resubmits=arguments.resubmit
@@ -80,7 +85,8 @@ def _look_after_end(arguments: argparse.Namespace, finish: Finish, ended: Ended)
         from hpc_elastic.start.kept_state import remove_of  # noqa: PLC0415 - at the end of a run
 
         remove_of(finish.start.paths)
-    _tell_the_end(ended.state, finish.start)
+    if not arguments.script_runs:  # else the last call tells it
+        _tell_the_end(ended.state, finish.start)
     if arguments.notify_webhook or arguments.notify_command:
         _send_message(arguments, finish, finish.start, ended)
 
@@ -188,6 +194,9 @@ def _tell_the_end(state: RunState, start: Start) -> None:
         with suppress(Exception):  # as below
             _say_use(start.paths)
     if ending is None or ending.decision in (Decision.DONE, Decision.HELD):
+        return
+    if start.is_script:  # its output is above
+        _say_how_to_go_on(start)
         return
     if ending.failure is not None:
         from hpc_elastic.multiprocessing.errors import FailureRecord, failure_summary  # noqa: PLC0415 - rare

@@ -59,19 +59,38 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
         _warn(job.warnings)
         if local is not None:
             return _run_local(job, local, dry_run=dry_run)
-        submitter = _submitter()
-        wanted = _plan(job, dry_run=dry_run)
         if dry_run:
-            return _show(wanted, submitter, ask_slurm=not skip_sbatch_test)
-        _warn(submitter.check(wanted, ask_slurm=not skip_sbatch_test))
-        _tell(submitter.submit(wanted), form)
-        return 0
+            return _show(_plan(job, dry_run=True), _submitter(), ask_slurm=not skip_sbatch_test)
+        return queue_job(job, form, ask_slurm=not skip_sbatch_test)
+
+
+def queue_job(job: WantedJob, form: str, *, ask_slurm: bool = True) -> int:
+    """Check a job, queue it and tell of it.
+
+    Args:
+        job: it.
+        form: a key of `_FORMS`.
+        ask_slurm: have Slurm judge it beforehand.
+    """
+    submitter = _submitter()
+    wanted = _plan(job, dry_run=False)
+    _warn(submitter.check(wanted, ask_slurm=ask_slurm))
+    _tell(submitter.submit(wanted), form)
+    return 0
 
 
 def _plan(job: WantedJob, *, dry_run: bool) -> SubmitRequest:
     """Return the submission of a job; a dry run starts no interpreter that another user has named."""
     template, now_s = read_template(job.spec.mode), SystemClock().wall()
     return request.plan(job.spec, template, now_s=now_s, starts_python=job.is_python_own or not dry_run)
+
+
+AS_SBATCH = "sbatch"  # a form of the output
+_AS_IT_IS = (
+    "{script} runs as it is; after a preemption, a node failure or its time limit it starts again from its "
+    "first line.\nWorkers are not started again in place, and no step to stop at is agreed on: that needs "
+    "hpc-elastic run as their launcher"
+)
 
 
 def _submitter() -> Submitter:
@@ -210,12 +229,22 @@ def _tell_people(queued: Submitted) -> None:
     say(f"{queued.request.spec.name} {word} job {queued.job_id}")
     if queued.chain:
         say(f"then as {', '.join(queued.chain)}, each when the one before has ended")
-    if lead := lead_text(queued.request):
+    if queued.request.spec.mode == "script":
+        say(_AS_IT_IS.format(script=queued.request.spec.name))
+    elif lead := lead_text(queued.request):
         say(lead)
     say(f"run directory: {root}")
     say(f"  hpc-elastic status {root}")
     say(f"  hpc-elastic logs -f {root}")
     say(f"  hpc-elastic stop {root}")
+
+
+def _tell_as_sbatch(queued: Submitted) -> None:
+    """Print the line of sbatch, for scripts that read the job id from it, and all else aside."""
+    hand_out(f"Submitted batch job {queued.job_id}\n")
+    root = for_shell(queued.request.paths.root)
+    say_aside(_AS_IT_IS.format(script=queued.request.spec.name))
+    say_aside(f"run directory: {root}\n  hpc-elastic status {root}")
 
 
 def _tell_scripts(queued: Submitted) -> None:
@@ -237,6 +266,7 @@ def _tell_programs(queued: Submitted) -> None:
 
 _FORMS: Mapping[str, Callable[[Submitted], None]] = {
     "": _tell_people,
+    AS_SBATCH: _tell_as_sbatch,
     "--json": _tell_programs,
     "--parsable": _tell_scripts,
 }

@@ -1,0 +1,308 @@
+"""Job scripts of a user's own: their text, their options, and the end of a job that runs one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_elastic.errors import InputError
+from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.journal import (
+    AfterDrain,
+    Budget,
+    Cause,
+    Decision,
+    DrainRequested,
+    Epoch,
+    Requeued,
+    RunEnded,
+)
+from hpc_elastic.record.state import RunState, apply
+from hpc_elastic.slurm.client.job_standing import JobFacts
+from hpc_elastic.slurm.client.parse import JobState
+from hpc_elastic.slurm.end import lifecycle, own_script
+from hpc_elastic.slurm.end.choices import Exit, Facts, Hold, Leave, Requeue, RequeueBudgets, ScriptEnd
+from hpc_elastic.slurm.job.own_script import asks_for, parse_call, parse_own_script, value_of
+from hpc_elastic.slurm.job.own_script_file import read_own_script
+from hpc_elastic.slurm.job.spec import JobSpec
+from hpc_elastic.slurm.run_jobs.job_start import Start
+from hpc_elastic.slurm.submit.request import plan, read_template
+
+SCRIPT = b"""#!/bin/bash -l -e
+# a comment
+#SBATCH --time=10 -p gpu  # behind
+
+  # another one
+##SBATCH --mem=1
+#SBATCH -x node[1-2]
+#SBATCH --job-name="my job"
+echo begin
+#SBATCH --qos=late
+"""
+
+
+def test_the_options_are_those_above_the_first_command() -> None:
+    """Sbatch reads no line behind it, nor one that is commented out."""
+    own = parse_own_script("dir/job.sbatch", SCRIPT)
+    assert own.name == "job.sbatch"
+    assert own.interpreter == ("/bin/bash", "-l -e")  # one argument, as the kernel has it
+    assert own.option_lines == (
+        "#SBATCH --time=10 -p gpu  # behind",
+        "#SBATCH -x node[1-2]",
+        '#SBATCH --job-name="my job"',
+    )
+    told = {name: value_of(name, own.option_lines) for name in ("partition", "exclude", "job-name", "qos")}
+    assert told == {"partition": "gpu", "exclude": "node[1-2]", "job-name": "my job", "qos": ""}
+    assert asks_for("time", own.option_lines)
+    assert not asks_for("no-requeue", own.option_lines)
+
+
+@pytest.mark.parametrize(
+    ("data", "place", "fix"),
+    [
+        (b"echo\n", "job:1", "#!/bin/bash"),
+        (b"", "job:1", "#!/bin/bash"),
+        (b"#!\necho\n", "job:1", "#!/bin/bash"),
+        (b"#!/bin/bash\necho\r\n", "job:2", "sed -i"),
+        (b"#!/bin/bash\r\n", "job:1", "sed -i"),
+        (b"#!/bin/bash\necho \0\n", "job", "text file"),
+    ],
+)
+def test_what_sbatch_refuses_is_refused_with_the_way_out(data: bytes, place: str, fix: str) -> None:
+    """Before anything is queued."""
+    with pytest.raises(InputError) as caught:
+        parse_own_script("job", data)
+    assert caught.value.where == place
+    assert fix in caught.value.fix
+
+
+def test_a_script_of_five_megabytes_is_taken(tmp_path: Path) -> None:
+    """Sbatch refuses more than 4 MB by default; Slurm gets our script, which is small."""
+    path = tmp_path / "job.sbatch"
+    path.write_bytes(b"#!/bin/bash\n" + b"# filler\n" * 600_000)
+    assert len(read_own_script(str(path)).data) > 5_000_000
+    wanted = plan(spec_of(path), read_template("script"), now_s=0.0, directory=str(tmp_path))
+    assert len(wanted.script) < 10_000
+
+
+def spec_of(path: Path, *words: str, **fields: Any) -> JobSpec:
+    """Return the spec of a job script."""
+    return JobSpec(mode="script", command=(str(path), *words), **fields)
+
+
+def test_the_options_come_in_the_order_of_their_rank(tmp_path: Path) -> None:
+    """Our defaults, the script's own lines, and those of the submission: the last one wins in sbatch."""
+    path = tmp_path / "job.sbatch"
+    path.write_bytes(SCRIPT)
+    spec = spec_of(path, "a b", time="5m", sbatch_options=("--account", "my lab"))
+    lines = plan(spec, read_template("script"), now_s=0.0, directory=str(tmp_path)).script.splitlines()
+    assert lines[:10] == [
+        "#!/bin/bash",
+        "#SBATCH --requeue --open-mode=append --job-name=job.sbatch",
+        "#SBATCH --time=10 -p gpu  # behind",
+        "#SBATCH -x node[1-2]",
+        '#SBATCH --job-name="my job"',
+        '#SBATCH --job-name="my job"',
+        "#SBATCH --partition=gpu",
+        "#SBATCH --time=00:05:00",
+        "#SBATCH --exclude=node[1-2]",
+        '#SBATCH --account "my lab"',
+    ]
+    assert not any("--signal" in line or "--no-kill" in line for line in lines)
+
+
+def test_a_script_that_must_not_be_requeued_never_is(tmp_path: Path) -> None:
+    """Its own --no-requeue is a budget of no requeue, so that no other job takes its place, either."""
+    path = tmp_path / "job.sbatch"
+    path.write_bytes(b"#!/bin/bash\n#SBATCH --no-requeue\n")
+    wanted = plan(spec_of(path), read_template("script"), now_s=0.0, directory=str(tmp_path))
+    assert wanted.spec.max_requeues == 0
+    assert "--max-requeues=0" in wanted.script
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"hang_timeout": "3m"},
+        {"max_restarts": 2},
+        {"container": ("apptainer", "exec", "x.sif")},
+        {"setup": ("module load x",)},
+        {"env": {"A": "1"}},
+        {"checkpoint_lead": 60},
+        {"workers_per_node": 2},
+    ],
+)
+def test_settings_of_workers_are_refused(fields: dict[str, Any]) -> None:
+    """One message names the setting; the script has to do it itself."""
+    with pytest.raises(InputError, match="runs as it is") as caught:
+        spec_of(Path("job.sbatch"), **fields)
+    assert caught.value.where == next(iter(fields))
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "behind"),
+    [
+        ("-p gpu -N2 job -p x", "-p gpu -N2", "job -p x"),
+        ("--time=10 --exclusive -H job", "--time=10 --exclusive -H", "job"),
+        ("--part gpu job", "--part gpu", "job"),
+        ("--of-a-plugin value job", "--of-a-plugin value", "job"),
+        ("--of-a-plugin job a", "--of-a-plugin", "job a"),
+        ("-- job --help", "", "job --help"),
+        ("job", "", "job"),
+        ("-p gpu", "-p gpu", ""),
+    ],
+)
+def test_a_line_of_sbatch_is_read_as_sbatch_reads_it(line: str, options: str, behind: str) -> None:
+    """Options up to the script are sbatch's; all words behind it are the script's."""
+    call = parse_call(line.split(), lambda word: word == "job")
+    assert call.options == tuple(options.split())
+    assert " ".join((call.script, *call.arguments)).strip() == behind
+
+
+def test_settings_of_ours_and_the_output_may_stand_in_the_line() -> None:
+    """They are no options of sbatch, so they go to the run."""
+    call = parse_call(
+        ["--parsable", "--max-time-limits", "5", "--no-resubmit", "--wrap=hostname"], lambda _: False
+    )
+    assert (call.is_parsable, call.wrap, call.options) == (True, "hostname", ())
+    assert call.given == {"max_time_limits": "5", "resubmit": False}
+
+
+@pytest.mark.parametrize("word", ["--wait", "-W", "--test-only", "--help"])
+def test_an_option_that_queues_no_job_is_refused(word: str) -> None:
+    """hpc-elastic would wait for it, or get no job."""
+    with pytest.raises(InputError, match="of sbatch"):
+        parse_call([word, "job"], lambda _: True)
+
+
+# The end of a job
+
+
+EPOCH = Epoch(0, 0, 0, 0)
+BUDGETS = RequeueBudgets()
+
+
+def started() -> RunState:
+    """Return the state of a run whose script runs on two nodes."""
+    start = Start(RunPaths("/run"), EPOCH, "7", 2, local=False, srun_exit_code=0, node_list="node[1-2]")
+    state = RunState()
+    for entry in own_script.start_records(start, 1):
+        state = apply(state, entry)
+    return state
+
+
+def facts_of(code: int, *, run: RunState | None = None, script: ScriptEnd | None = None, **job: Any) -> Facts:
+    """Return the facts at the end of a script; the job runs unless `job` tells otherwise."""
+    usual = JobFacts(JobState.RUNNING, "RUNNING", "None", 0, may_requeue=True, nodes=2, preempted=False)
+    found = started() if run is None else run
+    return Facts(found, EPOCH, usual._replace(**job), "7", code, script=script or ScriptEnd())
+
+
+COMPLETING: dict[str, Any] = {"state": JobState.COMPLETING, "word": "COMPLETING"}
+FAILURE = {"stderr_tail": "boom"}
+
+
+def test_a_start_is_on_record_with_all_nodes() -> None:
+    """The state says that a script runs, and no worker of ours."""
+    running = started().running
+    assert running is not None
+    assert running.is_script
+    assert [member.node for member in running.members] == ["node1", "node2"]
+
+
+def test_a_script_that_ends_well_is_done() -> None:
+    """With exit code 0, where Slurm lets the job run."""
+    choice = lifecycle.decide(facts_of(0), BUDGETS)
+    assert isinstance(choice, Exit)
+    assert choice.record is not None
+    assert (choice.code, choice.record.decision) == (0, Decision.DONE)
+
+
+@pytest.mark.parametrize("code", [1, 80, 127, 143])
+def test_a_script_that_fails_ends_the_run_with_its_code(code: int) -> None:
+    """With the end of its output as the cause, and no requeue."""
+    choice = lifecycle.decide(facts_of(code, script=ScriptEnd(failure=FAILURE)), BUDGETS)
+    assert isinstance(choice, Exit)
+    assert choice.record is not None
+    assert (choice.code, choice.record.decision, choice.record.failure) == (code, Decision.FAILED, FAILURE)
+
+
+@pytest.mark.parametrize(
+    ("facts", "cause"),
+    [
+        (facts_of(0, warned=True), Cause.PREEMPTION),
+        (facts_of(143, warned=True), Cause.PREEMPTION),
+        (facts_of(1, script=ScriptEnd(lost=("node2",))), Cause.NODE_LOSS),
+        (facts_of(0, reason="TimeLimit", **COMPLETING), Cause.TIME_LIMIT),
+        (facts_of(143, reason="NodeDown", **COMPLETING), Cause.NODE_LOSS),
+        (facts_of(0, preempted=True, **COMPLETING), Cause.PREEMPTION),
+        (facts_of(0, script=ScriptEnd(runs=True), reason="TimeLimit", **COMPLETING), Cause.TIME_LIMIT),
+    ],
+)
+def test_an_end_that_slurm_has_caused_is_a_requeue(facts: Facts, cause: Cause) -> None:
+    """With any exit code: a script goes on behind a program that SIGTERM has ended."""
+    choice = lifecycle.decide(facts, BUDGETS)
+    assert isinstance(choice, Requeue)
+    assert choice.cause is cause
+
+
+def test_a_requeue_by_the_script_or_slurm_is_counted_and_not_done_again() -> None:
+    """The job is in the queue already."""
+    choice = lifecycle.decide(facts_of(0, restarts=1), BUDGETS)
+    assert isinstance(choice, Leave)
+    assert choice.requeued is Cause.REQUEUE
+
+
+@pytest.mark.parametrize("code", [0, 1, 143])
+def test_a_cancelled_script_stays_so(code: int) -> None:
+    """Whatever its exit code is."""
+    choice = lifecycle.decide(facts_of(code, **COMPLETING), BUDGETS)
+    assert isinstance(choice, Exit)
+    assert choice.record is not None
+    assert choice.record.decision is Decision.CANCELLED
+
+
+def test_a_signal_alone_changes_nothing() -> None:
+    """While the script runs and Slurm lets the job run, nothing is decided."""
+    choice = lifecycle.decide(facts_of(143, script=ScriptEnd(runs=True)), BUDGETS)
+    assert isinstance(choice, Leave)
+    assert (choice.code, choice.requeued, choice.is_open) == (0, None, False)
+
+
+def test_what_was_decided_while_the_script_saved_stays() -> None:
+    """Its end, and the requeue, are on record once."""
+    state = apply(started(), Requeued(EPOCH, Cause.TIME_LIMIT))
+    choice = lifecycle.decide(facts_of(0, run=state, reason="TimeLimit", **COMPLETING), BUDGETS)
+    assert isinstance(choice, Leave)
+    assert choice.requeued is None
+
+
+def test_a_spent_budget_holds_it() -> None:
+    """Each cause has its own."""
+    choice = lifecycle.decide(facts_of(1, warned=True), RequeueBudgets(max_preemptions=0))
+    assert isinstance(choice, Hold)
+    assert choice.record is not None
+    assert choice.record.budget is Budget.PREEMPTIONS
+
+
+def test_a_start_of_a_run_that_has_ended_does_not_begin() -> None:
+    """As after `stop` while the job waited; one that may begin is told by nothing."""
+    ended = apply(started(), RunEnded(Decision.STOPPED, 0, "hpc-elastic stop", None))
+    assert isinstance(lifecycle.refuse_start(facts_of(0, run=ended)), Exit)
+    assert lifecycle.refuse_start(facts_of(0)) is None
+    asked = apply(started(), DrainRequested(Cause.STOP, "", AfterDrain.LEAVE, "stop"))
+    assert lifecycle.refuse_start(facts_of(0, run=asked)) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [("#SBATCH --array=0-9%2", "array"), ("#SBATCH -a 1,2", "array"), ("#SBATCH hetjob", "heterogeneous")],
+)
+def test_a_script_of_several_jobs_is_refused(tmp_path: Path, line: str, words: str) -> None:
+    """The message names the way out."""
+    path = tmp_path / "job.sbatch"
+    path.write_text(f"#!/bin/bash\n{line}\n")
+    with pytest.raises(InputError, match=words):
+        plan(spec_of(path), read_template("script"), now_s=0.0, directory=str(tmp_path))
