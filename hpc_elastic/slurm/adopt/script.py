@@ -14,7 +14,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.ids import RUNS_FOLDER, Env
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.slurm.adopt.torchrun_line import Line, find_line
+from hpc_elastic.slurm.adopt.torchrun_line import Line, as_it_is, find_line
 from hpc_elastic.slurm.job.shell_text import code_of
 
 _SRUN = re.compile(r"(?<![\w./-])srun(?=\s)")
@@ -209,7 +209,7 @@ def _shell(text: str, name: str) -> str:
     raise InputError(
         f"it is a script of {program or repr(first)}, not of bash or sh",
         where=name,
-        fix="give a job script that bash can read, or change it by hand as docs/how-to.md shows",
+        fix=as_it_is(name),
     )
 
 

@@ -18,6 +18,7 @@ from hpc_elastic.slurm.job.shell_text import (
     open_blocks,
     parts,
 )
+from hpc_elastic.text import for_shell
 
 _PYTHON = r"(?P<python>\"?(?:[^\s\"=]*/)?(?:python[\d.]*|\$\{?\w+\}?)\"?(?:\s+(?:-[XW]\s+\S+|-(?!m\s)\S+))*)"
 _LAUNCHER = re.compile(
@@ -51,9 +52,15 @@ _IN_BLOCK = {
     "{": "is in a function or in braces",
     "(": "is in parentheses, a shell of its own",
 }
-_BY_HAND = (
-    "write it as one command in a line of its own, or change the script by hand as docs/how-to.md shows"
-)
+
+
+def as_it_is(name: str) -> str:
+    """Return the way out for a script that cannot be changed: it needs no change to come back.
+
+    Args:
+        name: of the script.
+    """
+    return f"this script stays as it is: hpc-elastic submit {for_shell(name)}"
 
 
 class Line(NamedTuple):
@@ -118,10 +125,12 @@ def find_line(text: str, name: str) -> Line:
         raise InputError(
             f"torchrun is started more than once (lines {numbers})",
             where=name,
-            fix="give each its own script, or change the lines by hand as docs/how-to.md shows",
+            fix=f"{as_it_is(name)}; or give each its own script",
         )
     if not named:
-        raise InputError("no line of the script starts torchrun", where=name, fix=_fix_without(text, code))
+        raise InputError(
+            "no line of the script starts torchrun", where=name, fix=_fix_without(text, code, name)
+        )
     found = (started or named)[0]
     index = commands.index(found.part)
     for trouble in (found.trouble, *_troubles(code, commands, index)):
@@ -129,32 +138,22 @@ def find_line(text: str, name: str) -> Line:
             raise InputError(
                 f"torchrun in line {_number(text, found)} {trouble}, so finish cannot follow it",
                 where=name,
-                fix=_BY_HAND,
+                fix=f"{as_it_is(name)}; or write it as one command in a line of its own",
             )
     return _line(text, code, commands, index, found.at)
 
 
 _OTHERS = re.compile(r"(?<![\w./-])(?:accelerate[ \t]+launch|deepspeed(?=[ \t]+(?:-|\S*\.py))|tune[ \t]+run)")
-_SRUN_PYTHON = re.compile(r"(?<![\w./-])srun\s[^\n;&|]*?(?<![\w./-])python[\d.]*\s")
-_TASKS = re.compile(r"^#SBATCH\s.*--ntasks-per-node[= ](\d+)", re.MULTILINE)
 
 
-def _fix_without(text: str, code: str) -> str:
+def _fix_without(text: str, code: str, name: str) -> str:
     """Return the fix for a script that starts no torchrun; its program may be kept in a variable."""
-    by_hand = "write the line by hand: srun --ntasks-per-node=1 hpc-elastic run"
     spoken = "".join(" " if mark == COMMENT else char for char, mark in zip(text, code, strict=False))
     other = _OTHERS.search(spoken)
     if other:
-        name = " ".join(other[0].split())
-        return f"it starts `{name}`, whose flags differ; {by_hand} train.py (docs/how-to/frameworks.md)"
-    if _SRUN_PYTHON.search(spoken):
-        tasks = _TASKS.search(text)
-        ranks = tasks[1] if tasks else "N"
-        return (
-            "its srun starts a Python for each rank: ask for one task per node with all its CPUs and GPUs "
-            f"(--ntasks-per-node=1 --gpus-per-node={ranks}), and {by_hand} --nproc-per-node={ranks} train.py"
-        )
-    return f"if another script does, adopt that one; else {by_hand} train.py"
+        words = " ".join(other[0].split())
+        return f"{as_it_is(name)}; agents that start the workers of `{words}`: docs/how-to/frameworks.md"
+    return f"{as_it_is(name)}; or, if another script starts torchrun, adopt that one"
 
 
 def _number(text: str, found: _Found) -> int:

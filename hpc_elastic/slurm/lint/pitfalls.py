@@ -136,7 +136,7 @@ RULES: Mapping[Pitfall, Rule] = {
         "the script requeues its job itself",
         "scancel sends the same signals as a preemption, so such a script brings back a job that its user "
         "has cancelled, and a program that fails at once is started for ever.",
-        "Let `hpc-elastic finish` decide, see `hpc-elastic adopt`.",
+        "Let `hpc-elastic finish` decide: `hpc-elastic submit SCRIPT` runs it as it is.",
     ),
     Pitfall.HALF_NO_KILL: Rule(
         "--no-kill for only one of sbatch and srun",
@@ -152,7 +152,8 @@ RULES: Mapping[Pitfall, Rule] = {
         "torchrun ends with a lost node",
         "Its agents meet at a host of the job. If that is lost, or the job is requeued, nothing decides "
         "whether and from where the run continues.",
-        "`hpc-elastic adopt SCRIPT` shows the lines that change.",
+        "`hpc-elastic adopt SCRIPT` shows the lines that change; "
+        "`hpc-elastic submit SCRIPT` runs it as it is.",
     ),
     Pitfall.NO_HOOK: Rule(
         "the shell of a job does not know `conda activate`",
