@@ -236,17 +236,37 @@ def undamaged(found: FoundCheckpoints) -> CompleteCheckpoint | None:
     return found.whole()
 
 
+def damage(path: str) -> None:
+    """Have a file of a checkpoint be another one than its facts tell."""
+    facts = read_facts(path)
+    assert facts is not None
+    Path(path, "checkpoint.json").unlink()
+    Path(path, "0.distcp").write_bytes(b"x")
+    write_facts(path, facts._replace(files=(SavedFile("0.distcp", 1, 0),)))
+
+
+def test_without_a_run_a_damaged_one_does_not_count_either(tmp_path: Path) -> None:
+    """Whatever the order: the newest one that is whole does, and without one there is an error."""
+    saves = Saves(None, tmp_path / "saved", is_whole=lambda path: read_facts(path) is not None)
+    paths = [complete(saves, step, mark=False) for step in (5, 10, 15)]
+    damage(paths[2])
+    assert 10 == (undamaged(found_of(saves)) or (0,))[0]
+    damage(paths[1])
+    assert 5 == (undamaged(found_of(saves)) or (0,))[0]
+    damage(paths[0])
+    found = found_of(saves)
+    with pytest.raises(InputError, match="is damaged, and there is no older one"):
+        undamaged(found)
+    assert 0 == found.step
+
+
 def test_a_damaged_one_has_the_next_one_before_it_count(
     saves: Saves, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As often as that is needed; if none is left, the error says so."""
     paths = {step: complete(saves, step) for step in (5, 10, 15)}
     for step in (10, 15):
-        facts = read_facts(paths[step])
-        assert facts is not None
-        Path(paths[step], "checkpoint.json").unlink()
-        Path(paths[step], "0.distcp").write_bytes(b"x")
-        write_facts(paths[step], facts._replace(files=(SavedFile("0.distcp", 1, 0),)))
+        damage(paths[step])
     found = found_of(saves)
     assert 5 == (undamaged(found) or (0,))[0]
     told = [text for text in caplog.messages if "is damaged" in text]

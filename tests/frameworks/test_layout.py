@@ -558,3 +558,11 @@ def test_a_state_is_on_one_gpu_or_on_none() -> None:
         device_of("cuda:0", "cpu", "cuda:1")
     with pytest.raises(UnfitStateError, match="w1 is on meta: a state there is not rescued"):
         device_of("cpu", "meta")
+
+
+def test_on_a_cpu_a_mark_is_passed_as_soon_as_it_is_made() -> None:
+    """Nothing is behind the program there."""
+    layout, _ = laid_out(stepped(Statistics()))
+    mark = layout.mark()
+    mark.synchronize()
+    assert mark.query()

@@ -456,4 +456,33 @@ def test_a_durable_checkpoint_makes_states_in_memory_useless(
     checkpoints.save(1, state)
     checkpoints.wait()
     assert [] == found_in(str(node.folder))
+    assert [f"step-1-{ROUND}"] == [name for name in os.listdir(node.saved) if name.startswith("step-")]
     checkpoints._end_memory()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_where_buffers_alone_differ_rank_0_keeps_the_state(node: Node, rank: int) -> None:
+    """They are sent to all ranks before they are used; where a parameter differs no rank does."""
+    mine = memory(node, RankGroups(rank, 2, None), rescue=True)
+    assert mine.rescue is not None
+    try:
+        mine.differs("")
+        assert (True, rank == 0) == (mine.rescue.is_able, mine.rescue._keeps)
+        mine.differs("net.weight")
+        assert not mine.rescue.is_able
+    finally:
+        mine.stop()
+
+
+def test_values_that_differ_between_two_ranks_are_written_apart() -> None:
+    """Of a single rank all names stay."""
+
+    def part(dist: Any, rank: int) -> set[str]:
+        checkpoints = object.__new__(Checkpoints)
+        checkpoints._lib, checkpoints._memory = LIB, None
+        group = dist.group.WORLD
+        checkpoints._ranks = RankGroups(rank, dist.get_world_size(), dist, group, group)
+        return set(checkpoints._parted({"expert": torch.full((2,), float(rank)), "w": torch.zeros(1)}, {}))
+
+    assert [{f"own.{rank}/expert", "w"} for rank in range(2)] == on_ranks(2, part)
+    assert [{"expert", "w"}] == on_ranks(1, part)

@@ -137,6 +137,13 @@ def test_the_next_copy_takes_the_other_file(two: Two) -> None:
         two(lambda rank: rank.replicas.next_turn())
     assert [[(1, 8), (1, 9)], [(0, 8), (0, 9)]] == [sorted(one) for one in two(lambda rank: rank.seconds())]
 
+    def names(rank: Rank) -> set[str]:
+        return {name for name in os.listdir(rank.folder) if name.endswith("-replica")}
+
+    assert [{slot_name(PREFIX, other, turn, is_replica=True) for turn in (0, 1)} for other in (1, 0)] == two(
+        names
+    )
+
 
 def test_a_rank_without_a_copy_sends_none(two: Two) -> None:
     """It receives that of the other one all the same, and what it has sent before counts on."""

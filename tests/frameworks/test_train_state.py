@@ -415,3 +415,12 @@ def test_a_value_that_no_save_takes_is_refused_before_the_first_step(value: Any)
     state = TrainState(load_torch(), {"net": net, "n": 1, "odd": value})
     with pytest.raises(InputError, match="pickle cannot save a value of this rank: 'odd': "):
         state.check()
+
+
+def test_a_start_knows_what_the_last_save_has_cost(tmp_path: Path) -> None:
+    """The first interval is not that of a run whose cost nobody knows."""
+    _save(tmp_path, 3, {"n": 1})
+    again = Checkpoints(tmp_path)
+    assert FIRST_S == again.every_s
+    assert 3 == again.load({"n": 0})
+    assert FIRST_S != again.every_s
