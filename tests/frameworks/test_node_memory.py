@@ -30,7 +30,7 @@ from hpc_elastic.frameworks.torch.memory.node_memory import (  # noqa: E402
 )
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups  # noqa: E402
 from hpc_elastic.frameworks.torch.train_state import Replicated, TrainState, load_torch, pickled  # noqa: E402
-from hpc_elastic.frameworks.torch.trainer_memory import TrainerMemory  # noqa: E402
+from hpc_elastic.frameworks.torch.trainer_memory import TrainerMemory, trainer_memory  # noqa: E402
 from hpc_elastic.ids import Env, copy_prefix  # noqa: E402
 from hpc_elastic.worker.channel import Channel  # noqa: E402
 from tests.frameworks.test_saving import in_run  # noqa: E402
@@ -486,3 +486,57 @@ def test_values_that_differ_between_two_ranks_are_written_apart() -> None:
 
     assert [{f"own.{rank}/expert", "w"} for rank in range(2)] == on_ranks(2, part)
     assert [{"expert", "w"}] == on_ranks(1, part)
+
+
+def test_copies_are_made_by_all_ranks_or_by_none(tmp_path: Path) -> None:
+    """Those of one whose node has no place for them would be lacking."""
+    nodes = [Node(tmp_path, name) for name in ("n1", "n2")]
+    began(nodes[0])
+
+    def tokens(*gone: int) -> list[str]:
+        def look(dist: Any, rank: int) -> str:
+            mine = memory(nodes[rank], RankGroups(rank, 2, dist, dist.group.WORLD))
+            assert mine.copies is not None
+            if rank in gone:
+                mine._folder = ""
+            mine.find(nodes[rank].start())
+            return mine.copies._start.token
+
+        return on_ranks(2, look)
+
+    assert [TOKEN, TOKEN] == tokens()
+    assert ["", ""] == tokens(1)
+
+
+def test_without_an_agent_or_a_run_no_state_is_kept(node: Node) -> None:
+    """Both are needed; a channel that is gone is no error."""
+    environ, ranks = node.environ(), RankGroups(0, 1, None)
+    for name in (Env.CHANNEL, Env.RUN_DIR):
+        lacking = {key: value for key, value in environ.items() if key != name}
+        assert NodeMemory(LIB, ranks, lacking, rescue=True, copies=False).rescue is None
+    gone = {**environ, Env.CHANNEL: str(node.folder / "gone")}
+    assert NodeMemory(LIB, ranks, gone, rescue=True, copies=False).rescue is None
+    mine = NodeMemory(LIB, ranks, environ, rescue=True, copies=False)
+    assert mine.rescue is not None
+    mine.stop()
+
+
+def test_a_trainer_has_a_memory_below_an_agent_alone(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where its states are in files alone, rank 0 says why; without an agent nothing is said."""
+    caplog.set_level(logging.INFO)
+    environ = {**in_run(node.run, monkeypatch), **node.environ()}
+    saves = Saves(None, node.saved, environ=environ)
+    assert (
+        trainer_memory(saves, "", {name: one for name, one in environ.items() if name != Env.CHANNEL}) is None
+    )
+    assert "is not kept" not in caplog.text
+    assert trainer_memory(saves, "it is sharded", environ) is None
+    assert "the state is not kept when another rank fails: it is sharded" in caplog.text
+    made = trainer_memory(saves, "", environ)
+    assert made is not None
+    assert made.is_able
+    made.stop()
+    monkeypatch.setattr("hpc_elastic.worker._attached", [])
+    assert trainer_memory(saves, "", environ) is None

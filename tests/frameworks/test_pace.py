@@ -146,3 +146,17 @@ def test_a_save_that_always_fails_costs_ever_fewer_steps() -> None:
     """The pause from one try to the next doubles; a regular save begins it anew."""
     assert [11, 12, 14, 18, 26] == retried({10: False}, range(1, 41), {10: False})
     assert [11, 12, 14, 18, 21, 22, 24] == retried({10: False}, range(1, 26), {10: False, 20: False})
+
+
+def test_nobody_is_asked_about_a_save_whose_outcome_is_known() -> None:
+    """A question is a message to all ranks; one that is under way is asked about ever more rarely."""
+    asked: list[int] = []
+    outcomes: list[bool | None] = [None, None, True]
+    pace = RetryPace(lambda value: value, lambda: outcomes[min(len(asked) - 1, 2)])
+    pace.saved(10, is_retry=False)
+    for step in range(11, 60):
+        before = pace._ask_at
+        if before is not None and step >= before:
+            asked.append(step)
+        assert not pace.is_due(step)
+    assert [11, 12, 14] == asked

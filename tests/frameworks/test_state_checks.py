@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 torch: Any = pytest.importorskip("torch")
+from hpc_elastic import worker  # noqa: E402
+from hpc_elastic.errors import UnfitFileError  # noqa: E402
 from hpc_elastic.frameworks.torch.optimizer_state import (  # noqa: E402
     check_module,
     check_optimizer,
     check_tensors,
     check_value,
+    ending_the_run,
     given_state,
 )
 from hpc_elastic.frameworks.torch.trees import Entry, RefusedStateError  # noqa: E402
@@ -150,3 +153,25 @@ def test_tensors_of_other_kinds_are_refused(words: str, where: str) -> None:
     value = tensor if where == "alone" else ["text", (torch.zeros(1), [tensor])]
     with pytest.raises(RefusedStateError, match=f": b is {words}, and cannot be saved and loaded"):
         check_tensors(torch, {"a": torch.zeros(1), "b": value})
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (RefusedStateError("x is odd", where="here", fix="change it"), "x is odd"),
+        (UnfitFileError("/x", "it is odd", errno=1, fix="change it"), "/x: it is odd"),
+        (ValueError("odd"), ""),
+    ],
+)
+@pytest.mark.parametrize("has_agent", [True, False])
+def test_a_refusal_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, words: str, *, has_agent: bool
+) -> None:
+    """Each restart would meet it again; another error may go away. Without an agent there is no run."""
+    reasons: list[str] = []
+    monkeypatch.setattr(worker, "attached", lambda: has_agent)
+    monkeypatch.setattr(worker, "give_up", reasons.append)
+    with pytest.raises(type(error)), ending_the_run():
+        raise error
+    assert bool(words and has_agent) == bool(reasons)
+    assert all(reason.startswith(words) for reason in reasons)
