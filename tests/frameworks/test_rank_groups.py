@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def test_each_thread_that_is_wanted_has_a_group_of_its_own(
     monkeypatch: pytest.MonkeyPatch, *, saves: bool, replicas: bool
 ) -> None:
     """All ranks make them in the same order; a copy on its way to another node has more time."""
-    monkeypatch.setattr(module.atexit, "register", lambda _: None)
+    monkeypatch.setattr(atexit, "register", lambda _: None)
     dist = Distributed()
     lib: Any = load_torch()._replace(distributed=dist)
     ranks = rank_groups(lib, {"WORLD_SIZE": "3"}, saves=saves, replicas=replicas)
