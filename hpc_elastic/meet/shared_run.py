@@ -29,9 +29,7 @@ from hpc_elastic.record.journal import (
     FailedLeaving,
     HangSuspected,
     MarkedCheckpoint,
-    NeverAsked,
     NodeLeft,
-    NodeSlow,
     RanksStopped,
     RoundEnded,
     RoundFormed,
@@ -422,18 +420,10 @@ class SharedRun:
         """Tell that a worker on this node failed while all were to save and leave."""
         return self.commit(FailedLeaving(self.membership.epoch, number, self.node, failure))
 
-    def report_never_asked(self, found: NeverAsked) -> RunState:
-        """Tell that the workers do not ask whether to stop, or that they do after all."""
-        return self.commit(found)
-
     def report_stopped(self, number: int, node: str, ranks: tuple[int, ...]) -> None:
         """Record the stopped workers of a node (SIGSTOP), if that is not known."""
         if self.state.stopped_ranks.get(node, ()) != ranks:
             self.commit(RanksStopped(number, node, ranks))
-
-    def report_slow(self, slow: NodeSlow) -> None:
-        """Record a node whose steps take far longer than those of others; the run goes on with it."""
-        self.commit(slow)
 
     def report_warning_held(self, number: int, left_s: float, before_s: float) -> RunState:
         """Tell that the warning before the time limit has come too early.

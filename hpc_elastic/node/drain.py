@@ -306,7 +306,7 @@ class UnaskedWatch:
             times = self._parts.times.drain
             self._parts.log.say(never_ask_text(times, is_job=self._is_job))
             runs_on_s = times.warning if times.unasked.runs_on else None
-            self._run.report_never_asked(NeverAsked(group.formed.number, runs_on_s=runs_on_s))
+            self._run.commit(NeverAsked(group.formed.number, runs_on_s=runs_on_s))
 
     @property
     def _is_job(self) -> bool:
@@ -343,7 +343,7 @@ class UnaskedWatch:
         self._parts.log.say(
             "the workers ask whether to stop now: they can save when their nodes are wanted back"
         )
-        self._run.report_never_asked(NeverAsked(number, asks_now=True))
+        self._run.commit(NeverAsked(number, asks_now=True))
 
 
 class DurableWait:

@@ -210,7 +210,7 @@ class NodeWorkers:
             is_first = group.place.group_rank == 0
             where = self._parts.paths.paces, self._parts.run.node, group.formed.number
             place = PacePlace(*where, group.place.base_rank, is_first)
-            self._paces = PaceWatch(place, group.channels, self._run.report_slow, now)
+            self._paces = PaceWatch(place, group.channels, self._run.commit, now)
         if self._paces is not None:
             self._paces.look(now)
 

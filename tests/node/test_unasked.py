@@ -50,7 +50,7 @@ class World:
         self.run: Any = SimpleNamespace(
             state=state_of(STARTED, ROUND),
             membership=SimpleNamespace(node_id=me),
-            report_never_asked=self.tell,
+            commit=self.tell,
         )
         parts: Any = SimpleNamespace(
             clock=SimpleNamespace(monotonic=lambda: self.now),
