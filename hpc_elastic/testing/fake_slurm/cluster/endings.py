@@ -24,7 +24,7 @@ from hpc_elastic.testing.fake_slurm.cluster.model import (
     Ending,
     Job,
     Place,
-    Row,
+    SacctRow,
     Share,
     State,
     Task,
@@ -183,7 +183,7 @@ def _put_back(turn: Turn, job: Job, *, hold: bool, waits_as: str = "") -> None:
     turn.say(f"job {job.ref}: is back in the queue" + (", held" if hold else f" for {delay_s:.1f} s"))
 
 
-def row_of(job: Job, word: str, end_s: float | None = None) -> Row:
+def row_of(job: Job, word: str, end_s: float | None = None) -> SacctRow:
     """Return the line of sacct for a job as it is.
 
     Args:
@@ -192,7 +192,7 @@ def row_of(job: Job, word: str, end_s: float | None = None) -> Row:
         end_s: when it ended; by the job if None.
     """
     by_itself = word in ("COMPLETED", "FAILED")
-    return Row(
+    return SacctRow(
         number=job.row,
         state=word,
         exit_code=account_code(job.exit_code) if by_itself else "0:0",

@@ -160,7 +160,7 @@ class Ending(NamedTuple):
     by: int | None = None  # the user who cancelled it
 
 
-class Row(NamedTuple):
+class SacctRow(NamedTuple):
     """One line of ``sacct -D``: one start of a job, or its time with one set of nodes."""
 
     number: int
@@ -201,7 +201,7 @@ class Job(NamedTuple):
     held: bool = False
     waits_as: str = ""  # in the place of PENDING: EXPEDITING or REQUEUE_HOLD
     launch_s: float = 0.0  # first submission
-    rows: tuple[Row, ...] = ()
+    rows: tuple[SacctRow, ...] = ()
     array: int = 0  # id of the array; 0 outside of one
     task: int | None = None
 

@@ -17,7 +17,7 @@ from hpc_elastic.testing.fake_slurm.cluster.model import (
     Job,
     JobRequest,
     Node,
-    Row,
+    SacctRow,
     State,
     World,
 )
@@ -201,19 +201,19 @@ class AccountRecord(NamedTuple):
     """A line of sacct: a job's start, or a step of it."""
 
     job: Job
-    row: Row
+    row: SacctRow
     step: str = ""
 
 
-def current_row(job: Job) -> Row:
+def current_row(job: Job) -> SacctRow:
     """Return the line of sacct for a job that has not ended."""
     if job.state is State.PENDING:
-        return Row(job.row, "PENDING", "0:0", job.submit_s, None, None, (), job.reason)
+        return SacctRow(job.row, "PENDING", "0:0", job.submit_s, None, None, (), job.reason)
     row = endings.row_of(job, "RUNNING")
     return row._replace(end_s=None, exit_code="0:0")
 
 
-def rows_of(job: Job, *, duplicates: bool) -> list[Row]:
+def rows_of(job: Job, *, duplicates: bool) -> list[SacctRow]:
     """Return the lines of a job, the oldest first; without `duplicates` only the last."""
     rows = list(job.rows)
     if not job.state.is_final:
@@ -274,7 +274,7 @@ def account_fields(record: AccountRecord, user: Mapping[str, str], now: float) -
 
 
 _NOBODY = {"USER": "", "UID": "", "GID": ""}
-_EMPTY = AccountRecord(Job(0, JobRequest(), 0.0, 0.0, 0), Row(0, "", "", 0.0, None, None, (), ""))
+_EMPTY = AccountRecord(Job(0, JobRequest(), 0.0, 0.0, 0), SacctRow(0, "", "", 0.0, None, None, (), ""))
 ACCOUNT_NAMES = frozenset(account_fields(_EMPTY, _NOBODY, 0.0))
 
 # sinfo
