@@ -106,8 +106,6 @@ def test_it_is_nobodys_descendant() -> None:
         assert root is not None
         assert work is not None
         assert work.session != root.session
-        names = [Path(f"/proc/{one}/comm").read_text().strip() for one in (process.pid, pid)]
-        assert "hpc-front" == names[0] != names[1]
 
         def name(pid: int) -> str:
             return Path(f"/proc/{pid}/comm").read_text().strip()
