@@ -148,6 +148,7 @@ class StopLog:
         self.found: list[Stop] = []
         self._backs, self._tells = backs, tells
         self._followed = range(0)  # places of the stops since the last step, which the newest round follows
+        self._is_script = False  # the newest round is a job script of the user's own, which tells no steps
         self._leavers: list[Leaver] = []  # of the round that runs
         self._drill = ""  # that has begun since the newest round was formed, for people
 
@@ -227,6 +228,7 @@ class StopLog:
         if back is not None:  # its user has given the newer steps up: no stop has lost the saved ones
             for place in self._followed:
                 self.found[place] = self.found[place]._replace(kept=max(durable, back))
+        self._is_script = entry.is_script
         self._resume(step, is_least=self._tells or entry.is_script)
         return durable if back is None else back
 
@@ -242,7 +244,7 @@ class StopLog:
 
     def settle(self, *, is_done: bool) -> None:
         """Take note that a run has ended before its last round did a step: if it is done, none was lost."""
-        for place in self._followed:
+        for place in () if self._is_script else self._followed:  # the steps of a script are not known
             stop = self.found[place]
             step = stop.step if is_done and stop.is_least else None
             self.found[place] = stop._replace(is_least=False, resumed=stop.resumed if step is None else step)

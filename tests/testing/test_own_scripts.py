@@ -114,6 +114,8 @@ def test_a_preempted_script_starts_again(cluster: FakeCluster) -> None:
     assert run.said() == ["own start 0", "own behind", "own start 1", "own end"]
     assert causes(run) == [Cause.PREEMPTION]
     assert "preemption" in run.command("timeline", str(run.directory)).stdout
+    told = " ".join(run.command("explain", str(run.directory)).stdout.split())
+    assert "continued in the next start; from which step is not known" in told
 
 
 def test_a_preempted_script_that_runs_on_is_requeued_by_slurm(cluster: FakeCluster) -> None:
