@@ -45,6 +45,7 @@ WRITERS = {
     "hpc_elastic/start/scratch.py": _MEMORY,
     "hpc_elastic/frameworks/torch/memory/rescue.py": _MEMORY,
     "hpc_elastic/frameworks/transformers_resume.py": "a temporary directory of its own",
+    "hpc_elastic/cli/commands/submitting/sbatch.py": "a temporary directory of its own",
     "hpc_elastic/processes/preload/warm_worker.py": _DESCRIPTOR,
     "hpc_elastic/multiprocessing/function_start.py": _DESCRIPTOR,
     "hpc_elastic/multiprocessing/function_worker.py": _DESCRIPTOR,
