@@ -88,8 +88,8 @@ def _plan(job: WantedJob, *, dry_run: bool) -> SubmitRequest:
 AS_SBATCH = "sbatch"  # a form of the output
 _AS_IT_IS = (
     "{script} runs as it is; after a preemption, a node failure or its time limit it starts again from its "
-    "first line\n(with --max-time-limits 0 not after its time limit). Workers are not started again in place, "
-    "and no step to stop at is agreed on: that needs hpc-elastic run as their launcher"
+    "first line\n(with --max-time-limits 0 not after its time limit). Workers are not started again in "
+    "place, and no step to stop at is agreed on: that needs hpc-elastic run as their launcher"
 )
 
 
