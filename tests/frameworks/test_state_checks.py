@@ -108,7 +108,7 @@ def test_a_state_that_is_not_given_is_refused_with_the_reason() -> None:
         raise RuntimeError("call consolidate_state_dict first")
 
     with pytest.raises(
-        RefusedStateError, match="Zero does not give the state of 'x': call consol"
+        RefusedStateError, match="Zero does not give the state of 'x': call consolidate"
     ) as refused:
         given_state(entry(type("Zero", (), {"state_dict": fails})()))
     assert isinstance(refused.value.__cause__, RuntimeError)
