@@ -187,7 +187,7 @@ of_scripts=(HUP INT QUIT ABRT TERM USR1 USR2 URG XCPU)
 news=''  # a pipe: the events, a line each
 script=''  # the process of the script
 ended=''  # its exit code
-ending=''  # the process that looks at Slurm while the script may still save
+looks=()  # the processes that look at Slurm while the script may still save, the newest last
 
 # Runs the script, and ends the job as finish says. $1: the checksum of the file. The others: its interpreter,
 # with the argument that its first line has, the file, and the arguments.
@@ -224,11 +224,23 @@ await_script() {
     echo "pid $BASHPID" >&"$news"
     exec {news}>&-
     trap - "${of_scripts[@]}"  # INT and QUIT, too: a shell has them ignored in the background
+    restore_environment
     unset HPC_ELASTIC_{RUN_DIR,RUN_ID,SUBMISSION,LINK,RELAUNCH,EXPEDITED}  # agents below it are of other runs
     exec "$@"
   )
   echo "end $?" >&"$news"
 }
+
+# Gives the variables of the job the values again with which this shell was started. The job may have one with
+# a name that is used here, as `sbatch --export=ALL,script=train.py` makes: bash exports what is assigned to it.
+restore_environment() {
+  local hpc_elastic_entry hpc_elastic_name
+  while IFS= read -r -d '' hpc_elastic_entry; do
+    hpc_elastic_name=${hpc_elastic_entry%%=*}
+    [[ $hpc_elastic_name =~ ^[a-zA-Z_][a-zA-Z0-9_]*$ ]] || continue  # functions, which bash hands on itself
+    unset -v "$hpc_elastic_name" && export "$hpc_elastic_entry"
+  done < "/proc/$$/environ"
+} 2> /dev/null
 
 # Tells the signals that come to a process beside the batch script.
 note_signals() {
@@ -260,7 +272,7 @@ hear_news() {
         both) both[$about]=$SECONDS ;;
         got)
           got+=("$about")
-          [ "$about" != TERM ] || [ -n "$ending" ] || look_early
+          [ "$about" != TERM ] || look_early
           ;;
       esac
     elif [ -n "$script" ]; then
@@ -277,22 +289,31 @@ hear_news() {
 
 # Has finish look what Slurm does while the script may still save: Slurm kills it, and this process, KillWait
 # after its SIGTERM, 30 s by default, and a job at its time limit that nobody has requeued by then has ended.
+# Each SIGTERM may be that one, as people and --signal=B:TERM send it as well.
 look_early() {
+  local before=0
+  if [ "${#looks[@]}" -gt 0 ]; then
+    before=${looks[-1]}
+    ! is_to_begin "$before" || return 0
+  fi
   ( trap '' "${of_scripts[@]}"
+    while [ "$before" != 0 ] && kill -0 "$before"; do sleep 0.5; done 2> /dev/null
     sleep 1
     exec "${elastic[@]}" finish "${finish[@]}" --script-runs
   ) > /dev/null &
-  ending=$!
+  looks+=("$!")
 }
+
+is_to_begin() { [ "$(cat "/proc/$1/comm" 2> /dev/null)" = bash ]; }  # $1: a process that looks
 
 # Ends the job. $1: the exit code of the script.
 end_script() {
-  local code
+  local code look
   trap '' "${of_scripts[@]}"  # finish inherits that, so Slurm's signals do not kill it
-  if [ -n "$ending" ]; then
-    [ "$(cat "/proc/$ending/comm" 2> /dev/null)" != bash ] || kill -9 "$ending"  # it has not begun to look
-    wait "$ending" 2> /dev/null
-  fi
+  for look in "${looks[@]}"; do
+    ! is_to_begin "$look" || kill -9 "$look"
+    wait "$look"
+  done 2> /dev/null
   run_finish --srun-exit-code="$1" > /dev/null
   code=$?
   exit "$code"

@@ -52,6 +52,18 @@ def test_a_script_gets_what_sbatch_would_give_it(
     assert run.command("status", str(run.directory)).stdout.startswith("job.sbatch: done")
 
 
+def test_variables_of_the_job_reach_the_script_whatever_their_names(cluster: FakeCluster) -> None:
+    """Our job script uses names, too, and bash exports what is assigned to a name of the environment."""
+    names = ("script", "nodes", "file", "signal", "finish", "news", "ended", "task", "hpc_elastic", "IFS")
+    told = ",".join(f"{name}=its {name}" for name in names)
+    body = f"echo own $(env | grep -cE '^({'|'.join(names)})=its ')\n"
+    run = submit_own(cluster, body, header=f'--export="ALL,{told}"')
+    state = run.wait_ending()
+    assert state.ending is not None
+    assert state.ending.decision is Decision.DONE
+    assert run.said() == [f"own {len(names) - 1}"]  # bash itself resets IFS
+
+
 ENDS = {
     "exit in the middle": ("f() { exit 3; }; f; echo never\n", 3),
     "set -e": ("set -e\nfalse\necho never\n", 1),
@@ -146,6 +158,25 @@ def test_a_script_at_its_time_limit_is_requeued_while_it_saves(cluster: FakeClus
     run.wait_said("own start 0")
     cluster.slurm.advance(120)
     run.wait_said("own TERM")
+    cluster.wait_for(lambda: run.job()["Restarts"] == "1", 60, "the requeue")
+    cluster.slurm.advance(600)
+    state = run.wait_ending()
+    assert state.ending is not None
+    assert state.ending.decision is Decision.DONE
+    assert causes(run) == [Cause.TIME_LIMIT]
+
+
+def test_a_warning_with_sigterm_hides_no_time_limit(cluster: FakeCluster) -> None:
+    """Slurm is asked at each SIGTERM, as `--signal=B:TERM@60` sends one ahead of that of the limit."""
+    header = "--time=2\n--signal=B:TERM@60"
+    run = submit_own(cluster, f"{FIRST_START}{ONLY_ONCE}trap 'echo own TERM' TERM\n{WAITS}", header=header)
+    run.wait_said("own start 0")
+    cluster.slurm.advance(90)
+    run.wait_said("own TERM")
+    cluster.wait_for(lambda: "lets the job run" in run.output(), 60, "the first look")
+    assert run.job()["Restarts"] == "0"
+    cluster.slurm.advance(60)
+    run.wait_said("own TERM", 2)
     cluster.wait_for(lambda: run.job()["Restarts"] == "1", 60, "the requeue")
     cluster.slurm.advance(600)
     state = run.wait_ending()
