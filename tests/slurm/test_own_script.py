@@ -113,6 +113,27 @@ def test_the_options_come_in_the_order_of_their_rank(tmp_path: Path) -> None:
     assert not any("--signal" in line or "--no-kill" in line for line in lines)
 
 
+def test_an_option_of_the_submission_wins_over_the_variable(tmp_path: Path) -> None:
+    """As with sbatch: a variable goes before the script's lines, and the command line before the variable."""
+    path = tmp_path / "job.sbatch"
+    path.write_bytes(SCRIPT)
+    spec = spec_of(path, time="5m", sbatch_options=("-A", "lab", "--requeue"))
+    wanted = plan(spec, read_template("script"), now_s=0.0, directory=str(tmp_path))
+    kept = {"SBATCH_PARTITION": "cpu", "SBATCH_JOB_NAME": "x", "SBATCH_EXPORT": "A,B", "TIME": "1", "A": "2"}
+    lost = {"SBATCH_TIMELIMIT": "1", "SBATCH_ACCOUNT": "mine", "SBATCH_NO_REQUEUE": "1"}
+    assert wanted.environment({**kept, **lost}) == kept
+    again = wanted._replace(own_script=None, own_names=None)  # as it is stored
+    assert not {"SBATCH_PARTITION", *lost} & set(again.environment({**kept, **lost}))
+
+
+def test_the_comment_of_the_script_is_kept(tmp_path: Path) -> None:
+    """Some sites charge by it; the token of the submission stands before it."""
+    path = tmp_path / "job.sbatch"
+    path.write_bytes(b"#!/bin/bash\n#SBATCH --comment='project 7'\n")
+    wanted = plan(spec_of(path), read_template("script"), now_s=0.0, directory=str(tmp_path))
+    assert f"--comment={wanted.token} project 7" in wanted.sbatch_arguments
+
+
 def test_a_script_that_must_not_be_requeued_never_is(tmp_path: Path) -> None:
     """Its own --no-requeue is a budget of no requeue, so that no other job takes its place, either."""
     path = tmp_path / "job.sbatch"

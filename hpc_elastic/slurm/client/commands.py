@@ -74,11 +74,12 @@ def submit_environment(
 
     Args:
         environ: the environment of this process.
-        header: long names of the options that the script sets.
+        header: long names of the options that the script sets; for a script of the user's own those of the
+            submission, which go before the variables as those of sbatch's command line do.
         is_own: the job runs a script of the user's own, whose environment is that of sbatch alone.
     """
     if is_own and "SLURM_JOB_ID" not in environ:
-        return dict(environ)
+        return {name: value for name, value in environ.items() if _option_of(name) not in header}
     kept = {}
     for name, value in environ.items():
         foreign = name.startswith(_FOREIGN) or name in _FOREIGN_NAMES
@@ -86,6 +87,13 @@ def submit_environment(
         if not foreign or name in _KEPT or (default_for is not None and default_for not in header):
             kept[name] = value
     return kept
+
+
+def _option_of(name: str) -> str:
+    """Return the long name of the option of sbatch that a variable stands for, or a name that none has."""
+    begin, prefix, rest = name.partition("SBATCH_")
+    option = rest.lower().replace("_", "-")
+    return {"timelimit": "time", "array-inx": "array"}.get(option, option) if prefix and not begin else ""
 
 
 _UNREACHABLE = re.compile(

@@ -234,7 +234,16 @@ def asks_for(name: str, lines: Iterable[str]) -> bool:
         name: the long name.
         lines: with or without `#SBATCH` before the options.
     """
-    return any(found == name for found, _ in _options_in(lines))
+    return name in names_in(lines)
+
+
+def names_in(lines: Iterable[str]) -> set[str]:
+    """Return the long names of the options of sbatch in ``#SBATCH`` lines.
+
+    Args:
+        lines: with or without `#SBATCH` before the options.
+    """
+    return {name for name, _ in _options_in(lines)}
 
 
 def value_of(name: str, lines: Iterable[str]) -> str:

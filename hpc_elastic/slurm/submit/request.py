@@ -20,7 +20,7 @@ from hpc_elastic.settings.values import number_text
 from hpc_elastic.slurm.client.commands import submit_environment
 from hpc_elastic.slurm.job import notice
 from hpc_elastic.slurm.job import script as script_text
-from hpc_elastic.slurm.job.own_script import OwnScript, asks_for, sbatch_line, value_of
+from hpc_elastic.slurm.job.own_script import OwnScript, asks_for, names_in, sbatch_line, value_of
 from hpc_elastic.slurm.job.own_script_file import read_own_script
 from hpc_elastic.slurm.job.script import RunNames, Template
 from hpc_elastic.slurm.job.spec import JobSpec, warning_time_s
@@ -34,7 +34,13 @@ EXPEDITE = "--requeue=expedite"  # before the requeue of the script's header, wh
 _EXPEDITED = "expedited"  # tells the script of it
 TOKEN_PREFIX = "hpc_elastic:"  # noqa: S105 - no secret
 _NO_NAME = "run"
-_OF_HEADERS = {"job-name": "name", "partition": "partition", "qos": "qos", "exclude": "exclude"}
+_OF_HEADERS = {
+    "job-name": "name",
+    "partition": "partition",
+    "qos": "qos",
+    "exclude": "exclude",
+    "comment": "comment",  # sbatch gets the token of the submission before it
+}
 
 
 class SubmitRequest(NamedTuple):
@@ -55,6 +61,8 @@ class SubmitRequest(NamedTuple):
             this package.
         file: where the script is; empty: in the run directory.
         own_script: the job script of the user's own that `script` runs; None: there is none, or it is stored.
+        own_names: the long names of the sbatch options that the submission of such a script gives, and not
+            the script; None: all of them are taken for such.
     """
 
     spec: JobSpec
@@ -70,6 +78,7 @@ class SubmitRequest(NamedTuple):
     starts_python: bool = True
     file: str = ""
     own_script: OwnScript | None = None
+    own_names: tuple[str, ...] | None = None
 
     @property
     def script_file(self) -> str:
@@ -128,7 +137,10 @@ class SubmitRequest(NamedTuple):
         Args:
             environ: of this process.
         """
-        return submit_environment(environ, self.header_names, is_own=self.spec.mode == "script")
+        if self.spec.mode != "script":
+            return submit_environment(environ, self.header_names)
+        names = _given_names(self.spec) if self.own_names is None else self.own_names
+        return submit_environment(environ, names, is_own=True)
 
     def again(self, submission: int) -> SubmitRequest:
         """Return the next submission of the same run."""
@@ -167,6 +179,7 @@ def plan(
     python = spec.python or sys.executable
     python = _path(here, python) if "/" in python else python
     own = read_own_script(_path(here, spec.command[0])) if spec.mode == "script" else None
+    own_names = None if own is None else _given_names(spec)
     if own is not None:
         spec = _with_own(spec, own)
     name = spec.name or _name_of(spec)
@@ -202,7 +215,18 @@ def plan(
         functions=template.functions,
         starts_python=starts_python,
         own_script=own,
+        own_names=own_names,
     )
+
+
+def _given_names(spec: JobSpec) -> tuple[str, ...]:
+    """Return the long names of the sbatch options that the submission of a job script gives.
+
+    One of `requeue` and `no-requeue` stands for both, as each undoes the other.
+    """
+    names = {name for name, _ in spec.header_options()} | names_in([sbatch_line(spec.sbatch_options)])
+    names |= {"chdir"} if spec.workdir else set()
+    return tuple(sorted(names | ({"requeue", "no-requeue"} if names & {"requeue", "no-requeue"} else set())))
 
 
 def _with_own(spec: JobSpec, own: OwnScript) -> JobSpec:
