@@ -197,7 +197,7 @@ looks=()  # the processes that look at Slurm while the script may still save, th
 run_script() {
   local expected=$1 file=$HPC_ELASTIC_RUN_DIR/slurm_script signal
   shift
-  [ "${SLURM_RESTART_COUNT:-0}" != 0 ] || begin_again  # a further start has done it
+  [ "${SLURM_RESTART_COUNT:-0} $HPC_ELASTIC_LINK" != '0 0' ] || begin_again  # a further start has done it
   [ "$(sha256sum 2> /dev/null < "$file")" = "$expected  -" ] ||
     failed 'the job script' 127 "$file is gone, or is not the one that was submitted"
   keep_output

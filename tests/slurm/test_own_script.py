@@ -191,6 +191,12 @@ def test_settings_of_ours_and_the_output_may_stand_in_the_line() -> None:
     assert call.given == {"max_time_limits": "5", "resubmit": False}
 
 
+def test_components_of_a_heterogeneous_job_are_refused() -> None:
+    """No script has the name that stands between them."""
+    with pytest.raises(InputError, match="heterogeneous"):
+        parse_call(["-N1", ":", "-N2", "job"], lambda _: True)
+
+
 @pytest.mark.parametrize("word", ["--wait", "-W", "--test-only", "--help"])
 def test_an_option_that_queues_no_job_is_refused(word: str) -> None:
     """hpc-elastic would wait for it, or get no job."""

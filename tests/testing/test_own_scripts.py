@@ -9,7 +9,7 @@ import pytest
 from hpc_elastic.record.journal import Budget, Cause, Decision, Requeued
 from hpc_elastic.testing.fake_slurm import FakeSlurm
 from tests.docs.pages import all_blocks
-from tests.real_slurm.jobs import elastic
+from tests.real_slurm.jobs import PYTHON, USER, elastic
 from tests.testing.fake_cluster import FakeCluster
 from tests.testing.own_scripts import FIRST_START, ONLY_ONCE, WAITS, OwnRun, submit_own
 
@@ -113,6 +113,17 @@ def test_a_python_program_is_a_job_script(cluster: FakeCluster) -> None:
     assert "own ['-p', 'x']" in (cluster.shared / "own.out").read_text()
     assert cluster.job(job)["ExitCode"] == "6:0"
     assert cluster.job(job)["JobName"] == "job.py"
+
+
+def test_a_script_may_come_from_standard_input(cluster: FakeCluster) -> None:
+    """As with sbatch: the job has its name, and the script no arguments."""
+    script = '#!/bin/bash\necho "own $# $SLURM_JOB_NAME"'
+    flags = "--partition low --output own.out --allow-local-run-dir --parsable"
+    line = f"{PYTHON} -m hpc_elastic sbatch {flags} <<'EOF'\n{script}\nEOF\n"
+    done = cluster.run(USER, ["bash", "-c", line])
+    assert done.returncode == 0, done.stderr
+    cluster.wait_state(done.stdout.strip(), "COMPLETED")
+    assert "own 0 sbatch\n" in (cluster.shared / "own.out").read_text()
 
 
 def test_a_preempted_script_starts_again(cluster: FakeCluster) -> None:
@@ -324,3 +335,15 @@ def test_a_drill_shows_that_a_script_comes_back(cluster: FakeCluster) -> None:
     done = run.command("drill", "--preempt", "--yes", str(run.directory))
     assert "the run came back" in done.stdout
     assert causes(run) == [Cause.REQUEUE]
+
+
+@pytest.mark.parametrize("command", ["stop", "cancel"])
+def test_a_trap_that_requeues_brings_no_ended_run_back(cluster: FakeCluster, command: str) -> None:
+    """The record of the end goes before the requeue of the script's own."""
+    trap = "trap 'echo own TERM; scontrol requeue $SLURM_JOB_ID; exit' TERM\n"
+    run = submit_own(cluster, f"{FIRST_START}{trap}{WAITS}")
+    run.wait_said("own start 0")
+    run.command(command, str(run.directory))
+    run.wait_said("own TERM")
+    cluster.wait_for(lambda: run.job()["JobState"] in ("COMPLETED", "CANCELLED", "FAILED"), 60, "the end")
+    assert run.said() == ["own start 0", "own TERM"]

@@ -181,11 +181,22 @@ def parse_call(words: Sequence[str], is_script: Callable[[str], bool]) -> Sbatch
         else:
             given += [word, value] if takes_next else [word]
     rest = rest[rest[:1] == ["--"] :]
+    _refuse_two(rest, wrap)
+    return SbatchCall(tuple(given), "".join(rest[:1]), tuple(rest[1:]), wrap, is_parsable, own)
+
+
+def _refuse_two(rest: Sequence[str], wrap: str | None) -> None:
+    """Refuse a line of two jobs; the words behind the options are given."""
+    if rest[:1] == [":"]:
+        raise InputError(
+            "a line with : is a heterogeneous job, whose components are jobs of their own",
+            where=":",
+            fix="queue it with sbatch itself",
+        )
     if wrap is not None and rest:
         raise InputError(
             f"--wrap is a job of its own, and {rest[0]} is another", where="--wrap", fix="give one of both"
         )
-    return SbatchCall(tuple(given), "".join(rest[:1]), tuple(rest[1:]), wrap, is_parsable, own)
 
 
 def _own_row(word: str) -> Setting | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 
 from hpc_elastic.cli.commands.submitting.submit import AS_SBATCH, queue_job
@@ -11,19 +12,21 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.slurm.job.own_script import SbatchCall, parse_call, text_of_wrap
 from hpc_elastic.slurm.job.own_script_file import is_script
 
+_STDIN = "/dev/stdin"
+
 
 def sbatch(line: tuple[str, ...]) -> int:
     """Queue a job script as sbatch does; it starts again after preemption, node failure and time limit."""
     call = parse_call(line, is_script)
     if call.wrap is not None:
         return _queue_wrapped(call, call.wrap)
-    if not call.script:
+    if not call.script and sys.stdin.isatty():
         raise InputError(
-            "no job script is named, and none is read from standard input",
+            "no job script is named, and a terminal is none",
             where="sbatch",
             fix="hpc-elastic sbatch [OPTIONS] job.sbatch [ARGS]",
         )
-    return _queue(call, call.script)
+    return _queue(call, call.script or _STDIN)
 
 
 def _queue_wrapped(call: SbatchCall, command: str) -> int:
