@@ -184,10 +184,6 @@ finish_srun() {
 
 # Those that may be sent to a batch script by --signal=B: or scancel --batch, and end it or are caught by it.
 of_scripts=(HUP INT QUIT ABRT TERM USR1 USR2 URG XCPU)
-news=''  # a pipe: the events, a line each
-script=''  # the process of the script
-ended=''  # its exit code
-looks=()  # the processes that look at Slurm while the script may still save, the newest last
 
 # Runs the script, and ends the job as finish says. $1: the checksum of the file. The others: its interpreter,
 # with the argument that its first line has, the file, and the arguments.
@@ -196,6 +192,10 @@ looks=()  # the processes that look at Slurm while the script may still save, th
 # `wait` of bash can miss the end of a child when a signal comes just then. So this shell reads a pipe.
 run_script() {
   local expected=$1 file=$HPC_ELASTIC_RUN_DIR/slurm_script signal
+  local news=''  # a pipe: the events, a line each
+  local script=''  # the process of the script
+  local ended=''  # its exit code
+  local -a looks=()  # the processes that look at Slurm while the script may still save, the newest last
   shift
   [ "${SLURM_RESTART_COUNT:-0} $HPC_ELASTIC_LINK" != '0 0' ] || begin_again  # a further start has done it
   [ "$(sha256sum 2> /dev/null < "$file")" = "$expected  -" ] ||
@@ -238,7 +238,7 @@ restore_environment() {
   while IFS= read -r -d '' hpc_elastic_entry; do
     hpc_elastic_name=${hpc_elastic_entry%%=*}
     [[ $hpc_elastic_name =~ ^[a-zA-Z_][a-zA-Z0-9_]*$ ]] || continue  # functions, which bash hands on itself
-    unset -v "$hpc_elastic_name" && export "$hpc_elastic_entry"
+    unset -v "$hpc_elastic_name" && export "${hpc_elastic_entry?}"
   done < "/proc/$$/environ"
 } 2> /dev/null
 

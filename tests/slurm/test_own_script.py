@@ -126,6 +126,17 @@ def test_an_option_of_the_submission_wins_over_the_variable(tmp_path: Path) -> N
     assert not {"SBATCH_PARTITION", *lost} & set(again.environment({**kept, **lost}))
 
 
+def test_the_needs_of_the_script_are_known_where_suspect_nodes_are_left_out(tmp_path: Path) -> None:
+    """Else a job of all nodes of a partition would be refused; a form that is not known here is sbatch's."""
+    path = tmp_path / "job.sbatch"
+    path.write_bytes(b"#!/bin/bash\n#SBATCH -N 2-4 -w node[1-2] --constraint=a100\n")
+    spec = plan(spec_of(path), read_template("script"), now_s=0.0, directory=str(tmp_path)).spec
+    assert (spec.node_range.high, spec.nodelist, spec.constraint) == (4, "node[1-2]", "a100")
+    path.write_bytes(b"#!/bin/bash\n#SBATCH --nodes=2,4\n")
+    wanted = plan(spec_of(path), read_template("script"), now_s=0.0, directory=str(tmp_path))
+    assert wanted.script.count("--nodes=") == 1
+
+
 def test_the_comment_of_the_script_is_kept(tmp_path: Path) -> None:
     """Some sites charge by it; the token of the submission stands before it."""
     path = tmp_path / "job.sbatch"

@@ -16,7 +16,7 @@ from hpc_elastic.isolated import lookup
 from hpc_elastic.isolated.argv import INSTALLED, OwnPath, own_argv, start_argv
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths, readable_name
-from hpc_elastic.settings.values import number_text
+from hpc_elastic.settings.values import BadValueError, number_text, parse_nodes
 from hpc_elastic.slurm.client.commands import submit_environment
 from hpc_elastic.slurm.job import notice
 from hpc_elastic.slurm.job import script as script_text
@@ -40,6 +40,9 @@ _OF_HEADERS = {
     "qos": "qos",
     "exclude": "exclude",
     "comment": "comment",  # sbatch gets the token of the submission before it
+    "nodes": "nodes",  # these three: so that as many nodes are left as the job needs, without suspect ones
+    "nodelist": "nodelist",
+    "constraint": "constraint",
 }
 
 
@@ -238,11 +241,21 @@ def _with_own(spec: JobSpec, own: OwnScript) -> JobSpec:
     _refuse_several(own, lines)
     told = {field: value_of(option, lines) for option, field in _OF_HEADERS.items()}
     found: dict[str, object] = {
-        field: value for field, value in told.items() if value and not getattr(spec, field)
+        field: value for field, value in told.items() if value and not spec.given.get(field)
     }
+    if not _is_count(found.get("nodes", "1")):
+        del found["nodes"]
     if spec.max_requeues is None and asks_for("no-requeue", lines):
         found["max_requeues"] = 0
     return spec.replaced(**found) if spec.name else spec.replaced(**{"name": own.name, **found})
+
+
+def _is_count(nodes: object) -> bool:
+    """Tell whether a number of nodes is one that is known here; sbatch takes more forms, such as `2,4`."""
+    try:
+        return bool(parse_nodes(nodes))
+    except BadValueError:
+        return False
 
 
 def _refuse_several(own: OwnScript, lines: Sequence[str]) -> None:

@@ -247,4 +247,5 @@ def _title(paths: RunPaths) -> str:
 def _say_how_to_go_on(start: Start) -> None:
     from hpc_elastic.slurm.run_jobs.job_start import resume_command, to_go_on  # noqa: PLC0415 - rare
 
-    _say(f"  {to_go_on(start.paths)}: {resume_command(start)}", is_plain=True)
+    aim = "to start it again" if start.is_script else to_go_on(start.paths)  # its checkpoints are its own
+    _say(f"  {aim}: {resume_command(start)}", is_plain=True)
