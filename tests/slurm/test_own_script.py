@@ -59,6 +59,16 @@ def test_the_options_are_those_above_the_first_command() -> None:
     assert not asks_for("no-requeue", own.option_lines)
 
 
+def test_lines_of_pbs_and_lsf_are_those_that_sbatch_takes(tmp_path: Path) -> None:
+    """It reads them behind a command, too, and goes no further than 100 lines that are no comments."""
+    path = tmp_path / "job.sbatch"
+    late = "echo\n" * 100 + "#PBS -q late\n"
+    path.write_text(f"#!/bin/bash\n#PBS -N mine\necho\n#BSUB -W 10\n # #PBS -q no\n{late}")
+    text = plan(spec_of(path), read_template("script"), now_s=0.0, directory=str(tmp_path)).script
+    head = [line for line in text.splitlines() if line.startswith(("#PBS", "#BSUB"))]
+    assert head == ["#PBS -N mine", "#BSUB -W 10"]
+
+
 @pytest.mark.parametrize(
     ("data", "place", "fix"),
     [
@@ -124,6 +134,9 @@ def test_an_option_of_the_submission_wins_over_the_variable(tmp_path: Path) -> N
     assert wanted.environment({**kept, **lost}) == kept
     again = wanted._replace(own_script=None, own_names=None)  # as it is stored
     assert not {"SBATCH_PARTITION", *lost} & set(again.environment({**kept, **lost}))
+    assert wanted.environment({"SBATCH_WAIT": "1"}) == {}
+    with pytest.raises(InputError, match="makes an array"):
+        wanted.environment({"SBATCH_ARRAY_INX": "1-3"})
 
 
 def test_the_needs_of_the_script_are_known_where_suspect_nodes_are_left_out(tmp_path: Path) -> None:

@@ -79,7 +79,9 @@ def submit_environment(
         is_own: the job runs a script of the user's own, whose environment is that of sbatch alone.
     """
     if is_own and "SLURM_JOB_ID" not in environ:
-        return {name: value for name, value in environ.items() if _option_of(name) not in header}
+        own = {name: value for name, value in environ.items() if _option_of(name) not in header}
+        own.pop("SBATCH_WAIT", None)  # the one who submits would be taken for a Slurm that does not answer
+        return own
     kept = {}
     for name, value in environ.items():
         foreign = name.startswith(_FOREIGN) or name in _FOREIGN_NAMES
@@ -89,11 +91,17 @@ def submit_environment(
     return kept
 
 
+_OTHER_NAMES = {
+    "timelimit": "time", "array-inx": "array", "req-switch": "switches", "cpu-freq-req": "cpu-freq",
+    "burst-buffer": "bb",
+}  # fmt: skip
+
+
 def _option_of(name: str) -> str:
     """Return the long name of the option of sbatch that a variable stands for, or a name that none has."""
     begin, prefix, rest = name.partition("SBATCH_")
     option = rest.lower().replace("_", "-")
-    return {"timelimit": "time", "array-inx": "array"}.get(option, option) if prefix and not begin else ""
+    return _OTHER_NAMES.get(option, option) if prefix and not begin else ""
 
 
 _UNREACHABLE = re.compile(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.named_tuple import NamedTuple
@@ -19,6 +20,8 @@ from hpc_elastic.slurm.job import options
 from hpc_elastic.text import for_shell
 
 _MARK = "#SBATCH"
+_OF_OTHERS = ("#PBS", "#BSUB")
+_MOST_COMMANDS = 100  # sbatch looks no further for them
 STREAM = re.compile(r"/dev/(?:stdin|fd/\d+)")
 
 
@@ -51,6 +54,16 @@ class OwnScript(NamedTuple):
     def option_lines(self) -> tuple[str, ...]:
         """The lines with options of sbatch."""
         return tuple(line for line in self.head if line.startswith(_MARK))
+
+    @property
+    def lines_of_others(self) -> tuple[str, ...]:
+        """The lines with options of PBS and LSF; sbatch takes them as well, also behind a command."""
+        lines = self.data.decode("utf-8", "surrogateescape").split("\n")
+        commands = accumulate(not line.startswith("#") for line in lines)
+        return tuple(
+            line for line, before in zip(lines, commands, strict=True)
+            if before <= _MOST_COMMANDS and line.startswith(_OF_OTHERS)
+        )  # fmt: skip
 
 
 def parse_own_script(path: str, data: bytes) -> OwnScript:

@@ -180,7 +180,7 @@ def render(spec: JobSpec, names: RunNames, template: Template, own: OwnScript | 
         agent=_array("agent", agent),
         worker=_array("worker", command),
         own_name=options.header_word("" if own is None else own.name),
-        own_head="" if own is None else "\n".join(own.option_lines),
+        own_head="" if own is None else "\n".join((*own.option_lines, *own.lines_of_others)),
         own_checksum="" if own is None else hashlib.sha256(own.data).hexdigest(),
         finish=_array("finish", finish_flags(spec), '--run-dir="$HPC_ELASTIC_RUN_DIR"'),
         checksum=checksum(template.functions),

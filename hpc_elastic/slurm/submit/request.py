@@ -34,6 +34,7 @@ EXPEDITE = "--requeue=expedite"  # before the requeue of the script's header, wh
 _EXPEDITED = "expedited"  # tells the script of it
 TOKEN_PREFIX = "hpc_elastic:"  # noqa: S105 - no secret
 _NO_NAME = "run"
+_ARRAY = "SBATCH_ARRAY_INX"
 _OF_HEADERS = {
     "job-name": "name",
     "partition": "partition",
@@ -139,11 +140,21 @@ class SubmitRequest(NamedTuple):
 
         Args:
             environ: of this process.
+
+        Raises:
+            InputError: it makes an array of a job script of the user's own.
         """
         if self.spec.mode != "script":
             return submit_environment(environ, self.header_names)
         names = _given_names(self.spec) if self.own_names is None else self.own_names
-        return submit_environment(environ, names, is_own=True)
+        own = submit_environment(environ, names, is_own=True)
+        if _ARRAY in own:
+            raise InputError(
+                f"{_ARRAY}={own[_ARRAY]} is set and makes an array of {self.spec.name}",
+                where=_ARRAY,
+                fix=f"unset {_ARRAY}",
+            )
+        return own
 
     def again(self, submission: int) -> SubmitRequest:
         """Return the next submission of the same run."""
