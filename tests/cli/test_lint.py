@@ -142,7 +142,110 @@ def test_a_trap_that_comes_too_late_is_found(tmp_path: Path, capfd: pytest.Captu
     )
     late = text.replace("srun python", "python")
     assert [("HE127", 4)] == linted(tmp_path, capfd, late)
-    assert [] == linted(tmp_path, capfd, late.replace("train.py", "train.py &\nwait\nwait"))
+    for program in ("python", "srun python"):
+        waiting = text.replace("srun python", program).replace(
+            "trap 'touch x' USR1 #", "trap 'touch x' USR1 TERM #"
+        )
+        assert [] == linted(tmp_path, capfd, waiting.replace("train.py", "train.py &\nwait\nwait"))
+
+
+@pytest.mark.parametrize(
+    ("signal", "program", "expected"),
+    [
+        ("TERM", "exec python train.py", []),
+        ("USR1", "exec >log 2>&1\npython train.py", [("HE107", 2)]),
+        ("USR1", "python train.py", [("HE107", 2)]),
+        ("10", "trap 'touch x' USR1\npython train.py &\nwait\nwait", []),
+    ],
+)
+def test_a_signal_for_a_script_without_srun_needs_a_program_that_gets_it(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    signal: str,
+    program: str,
+    expected: list[tuple[str, int]],
+) -> None:
+    """``exec`` makes the program the process that Slurm signals, and a trap may have the number of it."""
+    text = f"#!/bin/bash\n#SBATCH --open-mode=append --signal=B:{signal}@60\n{program}\n"
+    assert expected == linted(tmp_path, capfd, text)
+    if expected:
+        assert 1 == app.run(["lint", str(tmp_path / "job.sbatch")])
+        assert "  fix: write `exec` before the program" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "for n in 1 2; do\n    srun -n1 sim $n &\ndone\nwait\nwait",
+        "srun -n1 sim &\nwhile kill -0 $!; do wait; done",
+        "srun -n1 sim &\nuntil wait; do :; done",
+        "srun --overlap nvidia-smi dmon > gpu.log &\nsrun python train.py\nkill $!",
+        "srun ray start --head --block &\nsrun ray start --block &\nsleep 9\npython tune.py",
+    ],
+)
+def test_srun_in_the_background_is_right_where_the_script_outlives_a_signal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], program: str
+) -> None:
+    """It waits twice or in a loop, or the command in the background serves one in the foreground."""
+    assert [] == linted(tmp_path, capfd, GOOD.replace("srun python train.py", program))
+
+
+def test_a_trap_that_is_missing_is_one_finding(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One line above the first srun is good for all."""
+    text = GOOD.replace("trap : TERM INT HUP USR1 USR2\n", "srun ./prepare\n")
+    assert [("HE109", 4)] == linted(tmp_path, capfd, text)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] || rm -rf out',
+        'if [ -z "$SLURM_RESTART_COUNT" ]; then\n    rm -rf out\n    OUT=runs/$(date +%s)\nfi',
+        "if [ -f id ]; then\n    RUN_ID=$(cat id)\nelse\n    RUN_ID=$(date +%s)\nfi",
+        "export TMPDIR=/tmp/job-$RANDOM TRITON_CACHE_DIR=/tmp/t-$RANDOM",
+        "OUT_DIR=$TMPDIR/$RANDOM",
+        "RDZV_ID=$RANDOM\nBACKUP_DIR=old/$(date +%F)\nCONTAINER_NAME=c$RANDOM",
+        "if [ -f /opt/conda.sh ]; then . /opt/conda.sh; fi\nconda activate llm",
+        "srun bash <<'EOF'\nexport RANK=$SLURM_PROCID\nEOF",
+        'cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")}"',
+        'if [ -n "$SLURM_JOB_ID" ]; then HERE=x\nelse\n    HERE=$(dirname "$0")\nfi',
+        "ls -lh checkpoints | tail -n 3",
+        "srun --nodes=1 torchrun --standalone train.py",
+    ],
+)
+def test_a_script_that_knows_its_starts_and_its_places_has_no_findings(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], lines: str
+) -> None:
+    """The fixes of the rules themselves, names that no start needs, text that the shell leaves alone."""
+    text = GOOD.replace("srun python train.py", f"{lines}\nsrun python train.py --out out")
+    assert [] == linted(tmp_path, capfd, text)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ('if [ "$SLURM_RESTART_COUNT" ]; then echo again; fi\nrm -rf out', ("HE125", 6)),
+        ('echo "$SLURM_RESTART_COUNT"; rm -rf out', ("HE125", 5)),
+        ('[ "$SLURM_JOB_ID" ] || exit 1\ncd "$(dirname "$0")"', ("HE128", 6)),
+        ('if [ -e x ]; then\n    cd "$(dirname "$0")"\nfi', ("HE128", 6)),
+        ("RUN_ID=$(date +%s)\necho $RUN_ID > id", ("HE124", 5)),
+    ],
+)
+def test_a_question_that_decides_nothing_changes_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], lines: str, expected: tuple[str, int]
+) -> None:
+    """What stands behind the condition, and not within it, is done at each start."""
+    text = GOOD.replace("srun python train.py", f"{lines}\nsrun python train.py --out out")
+    assert [expected] == linted(tmp_path, capfd, text)
+
+
+def test_a_script_without_srun_may_make_its_own_environment(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Sites advise it: no task takes the option over. One variable alone is still a slip."""
+    text = GOOD.replace("srun ", "").replace("--requeue", "--export=NONE --requeue")
+    assert [] == linted(tmp_path, capfd, text)
+    assert [("HE116", 2)] == linted(tmp_path, capfd, text.replace("NONE", "A=1"))
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.slurm.job.shell_text import COMMENT, DOCUMENT, parts
+from hpc_elastic.slurm.job.shell_text import COMMENT, DOCUMENT, QUOTED, SUBSTITUTED, open_blocks, parts
 from hpc_elastic.slurm.lint.commands import ScriptCommand
 from hpc_elastic.slurm.lint.pitfalls import LintFinding, Pitfall
 
 LAUNCHER = re.compile(
     r"(?<![\w.-])(?:torchrun|torch\.distributed\.(?:run|launch)|accelerate\s+launch|deepspeed)(?![\w-])"
 )
-_TRAINS = re.compile(
+TRAINS = re.compile(
     r"(?<![\w.-])(?:srun|python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec|uv|poetry|apptainer|"
     r"singularity|Rscript|julia)(?![\w-])"
 )
@@ -30,15 +30,19 @@ _HOOKS = {
     "micromamba": "micromamba shell hook --shell bash",
 }
 _MAY_HOOK = re.compile(
-    r"\s*(?:(?:source|\.|eval|module|ml)\s|(?:function\s+)?(?:conda|mamba|micromamba)\s*\()"
+    r"\s*(?:(?:if|then|else|do|!|\{)\s+)*"
+    r"(?:(?:source|\.|eval|module|ml)\s|(?:function\s+)?(?:conda|mamba|micromamba)\s*\()"
 )
 _PIPEFAIL = re.compile(r"(?<![\w-])set\s[^\n;&|]*\bpipefail\b")
 _SINGLE_QUOTED = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
 _RANK = re.compile(r"\$\{?(SLURM_(?:PROCID|LOCALID|NODEID))\b")
+_QUOTED_DOCUMENT = re.compile(r"<<-?[ \t]*[\\'\"]")
 _TYPED = re.compile(r"[A-Za-z]")
 _SETS = re.compile(r"\s*(?:export\s+|declare\s+(?:-\w+\s+)*|readonly\s+)?([A-Za-z_]\w*)=")
 _IS_OF_A_RUN = re.compile(r"OUT|DIR|RUN|_ID|NAME|EXP|SAVE|CKPT|CHECKPOINT|FOLDER|PATH", re.IGNORECASE)
-_IS_A_LOG = re.compile(r"LOG|PORT|SEED|START|TIME", re.IGNORECASE)
+_MAY_CHANGE = re.compile(r"LOG|PORT|SEED|START|TIME|TE?MP|CACHE|BACKUP|RDZV|CONTAINER", re.IGNORECASE)
+_FROM_A_FILE = re.compile(r"(?:\$\(|`)\s*(?:cat\s|<)")
+_WHICH_START = re.compile(r"(?!\s*(?:echo|printf)\b).*\bSLURM_RESTART_COUNT\b", re.DOTALL)
 _NEW_EACH_TIME = re.compile(
     r"\$\(\s*date\b|`\s*date\b|\$\{?(?:RANDOM|EPOCHSECONDS)\b|uuidgen|openssl\s+rand|/proc/sys/kernel/random/uuid"
 )
@@ -53,8 +57,11 @@ _NEWEST_BY_NAME = re.compile(
     r"\|\s*(?:sort\b((?:\s+-\S+)*)[^|\n]*\|\s*)?(?:tail|head)\b",
     re.IGNORECASE,
 )
+_GOES_ON = re.compile(r"[^\n;&|]*\|")
 _ACTION = re.compile(r"\s*trap\s+(\"[^\"]*\"|'[^']*'|\S+)((?:\s+\S+)+)")
 _SPOOLED = re.compile(r"dirname[^|;&\n]*\$\{?(?:0\b|BASH_SOURCE)|\$\{(?:0|BASH_SOURCE(?:\[0\])?)%/\*\}")
+_IS_A_JOB = re.compile(r"(?!\s*(?:echo|printf)\b).*\bSLURM_(?:JOB_?ID|SUBMIT_DIR)\b", re.DOTALL)
+_SUBMITTED_FROM = re.compile(r"\$\{SLURM_SUBMIT_DIR:?-[^\n]*\Z")
 _VARIABLE = re.compile(r"\$(?:\{\w+[^}]*\}|[A-Za-z_]\w*)")
 _STARTS_ITSELF = re.compile(r"(?<![\w-])srun\s[^\n]*(?:\$\{?0\b|BASH_SOURCE)")
 
@@ -96,8 +103,20 @@ class JobScript(NamedTuple):
     @property
     def first_training(self) -> int:
         """The index of the first command that may be a training; behind all, if there is none."""
-        found = (n for n, one in enumerate(self.commands) if _TRAINS.search(one.runs))
+        found = (n for n, one in enumerate(self.commands) if TRAINS.search(one.runs))
         return next(found, len(self.commands))
+
+    def depends_on(self, asked: re.Pattern[str], line: int) -> bool:
+        """Return whether a line is run only in some starts of the script.
+
+        Args:
+            asked: matches a condition in the line, or one above it if the line is within an ``if``.
+            line: of the script, from 1.
+        """
+        begin = sum(len(one) + 1 for one in self.code.split("\n")[: line - 1])
+        is_within = "if" in open_blocks(self.code, [one for one in parts(self.code) if one.start < begin])
+        above = (one.text for one in self.commands if one.line == line or (is_within and one.line < line))
+        return any(asked.match(text) for text in above)
 
     @property
     def assignments(self) -> Iterator[tuple[int, str, str]]:
@@ -161,7 +180,8 @@ def _exports(script: JobScript) -> Iterator[LintFinding]:
     sruns = [one for one in script.commands if one.starts_srun]
     of_sruns = [_export_of(one) for one in sruns]
     for line, value in script.values("export"):
-        if _drops(value) and not passed_on and (None in of_sruns or not sruns):
+        is_meant = value.upper() in ("NONE", "NIL") and not sruns  # the batch script makes its own
+        if _drops(value) and not (passed_on or is_meant) and (None in of_sruns or not sruns):
             yield LintFinding(
                 line, Pitfall.EXPORT_DROPS, f"--export={value} drops the rest of the environment"
             )
@@ -209,7 +229,7 @@ def _hidden_failures(script: JobScript) -> Iterator[LintFinding]:
         return
     for one, behind in zip(script.commands, script.commands[1:], strict=False):
         is_tee = re.match(r"\s*tee(?![\w-])", behind.code) is not None
-        if one.after.startswith("|") and one.after != "||" and is_tee and _TRAINS.search(one.runs):
+        if one.after.startswith("|") and one.after != "||" and is_tee and TRAINS.search(one.runs):
             yield LintFinding(one.line, Pitfall.FAILURE_HIDDEN)
 
 
@@ -233,12 +253,20 @@ def _ranks(script: JobScript) -> Iterator[LintFinding]:
     if _STARTS_ITSELF.search(script.text) or not (has_srun or _is_wide(script)):
         return
     given = [(line, said) for line, _, said in script.assignments]
-    started = [(one.line, one.text) for one in script.commands if one.starts_srun or not has_srun]
+    started = [
+        (one.line, _without_document(one.text)) for one in script.commands if one.starts_srun or not has_srun
+    ]
     for line, said in sorted({*given, *started}):
         for name in sorted({found[1] for found in _RANK.finditer(expanded(said))}):
             yield LintFinding(
                 line, Pitfall.RANK_OF_BATCH, f"${name} is read by the batch script, where it is always 0"
             )
+
+
+def _without_document(text: str) -> str:
+    """Return a command without a here-document whose end is quoted: the shell expands nothing of it."""
+    document = _QUOTED_DOCUMENT.search(text)
+    return text if document is None else text[: document.end()] + text[document.end() :].partition("\n")[0]
 
 
 def _is_wide(script: JobScript) -> bool:
@@ -270,12 +298,16 @@ def _one_node_of_many(script: JobScript) -> Iterator[LintFinding]:
 
 
 def _changing_names(script: JobScript) -> Iterator[LintFinding]:
-    for line, name, said in script.assignments:
-        is_of_run = _IS_OF_A_RUN.search(name) and not _IS_A_LOG.search(name)
-        if is_of_run and _NEW_EACH_TIME.search(expanded(said)):
+    given = list(script.assignments)
+    kept = {name for _, name, said in given if _FROM_A_FILE.search(said)}  # by a start for the next one
+    for line, name, said in given:
+        is_of_run = _IS_OF_A_RUN.search(name) and not _MAY_CHANGE.search(name)
+        is_kept = name in kept or _SCRATCH.match(said) is not None
+        is_new = is_of_run and not is_kept and _NEW_EACH_TIME.search(expanded(said))
+        if is_new and not script.depends_on(_WHICH_START, line):
             yield LintFinding(line, Pitfall.NEW_NAME, f"{name} is another one at each start")
     for one in script.commands:
-        options = _OUTPUT_OPTION.finditer(expanded(one.text)) if _TRAINS.search(one.runs) else ()
+        options = _OUTPUT_OPTION.finditer(expanded(one.text)) if TRAINS.search(one.runs) else ()
         for option in options:
             if _NEW_EACH_TIME.search(one.text, option.start(), option.end() + 40):
                 name = re.split(r"[= ]", option[0])[0]
@@ -290,6 +322,8 @@ def _removals(script: JobScript) -> Iterator[LintFinding]:
         found = _REMOVES.match(one.text)
         if found is None or not re.search(r"-\w*[rR]|--recursive", found[1]):
             continue
+        if script.depends_on(_WHICH_START, one.line):
+            continue
         for word in found[2].split():
             path = word.strip("\"'").removesuffix("/*").rstrip("/")
             is_named = re.search(r"ckpt|checkpoint", path, re.IGNORECASE) is not None
@@ -300,7 +334,10 @@ def _removals(script: JobScript) -> Iterator[LintFinding]:
 def _newest_by_name(script: JobScript) -> Iterator[LintFinding]:
     for found in _NEWEST_BY_NAME.finditer(script.text):
         by_number = re.search(r"-\w*[tv]", found[1] or "") or re.search(r"-\w*[Vngk]", found[2] or "")
-        if by_number is None and script.code[found.start()] not in (COMMENT, DOCUMENT):
+        is_used = script.code[found.start()] in (SUBSTITUTED, QUOTED) or _GOES_ON.match(
+            script.text, found.end()
+        )
+        if by_number is None and is_used:
             yield LintFinding(script.text.count("\n", 0, found.start()) + 1, Pitfall.SORTED_AS_TEXT)
 
 
@@ -319,5 +356,8 @@ def _late_traps(script: JobScript) -> Iterator[LintFinding]:
 
 def _spooled(script: JobScript) -> Iterator[LintFinding]:
     for found in _SPOOLED.finditer(script.text):
-        if script.code[found.start()] not in (COMMENT, DOCUMENT):
-            yield LintFinding(script.text.count("\n", 0, found.start()) + 1, Pitfall.SPOOLED)
+        line = script.text.count("\n", 0, found.start()) + 1
+        is_code = script.code[found.start()] not in (COMMENT, DOCUMENT)
+        is_default = _SUBMITTED_FROM.search(script.text, 0, found.start()) is not None
+        if is_code and not is_default and not script.depends_on(_IS_A_JOB, line):
+            yield LintFinding(line, Pitfall.SPOOLED)

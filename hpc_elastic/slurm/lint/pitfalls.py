@@ -112,8 +112,9 @@ RULES: Mapping[Pitfall, Rule] = {
     Pitfall.SIGNAL_TO_BATCH: Rule(
         "the warning reaches the batch script only",
         "With `--signal=B:...` Slurm signals the shell of the batch host. The programs below srun hear "
-        "nothing before SIGTERM.",
-        "Leave out `B:`; then the tasks of each node get the signal.",
+        "nothing before SIGTERM, nor does one that the shell waits for.",
+        "Leave out `B:`; then the tasks of each node get the signal. Without srun write `exec` before the "
+        "program.",
     ),
     Pitfall.EXEC_SRUN: Rule(
         "exec replaces the script by srun",
@@ -124,13 +125,14 @@ RULES: Mapping[Pitfall, Rule] = {
         "the shell dies of SIGTERM, and srun with it",
         "At a time limit, a requeue or scancel Slurm sends SIGTERM to the shell, too. Without a trap it ends "
         "at once, and slurmstepd kills srun: the tasks lose their output, and nothing behind srun runs.",
-        "Add `trap : TERM INT HUP USR1 USR2` above srun, which stays in the foreground.",
+        "Add `trap : TERM INT HUP USR1 USR2` above the first srun.",
     ),
     Pitfall.SRUN_IN_BACKGROUND: Rule(
         "srun runs in the background",
         "Slurm sends SIGCONT and SIGTERM as a pair. The first one ends `wait`, and the script may end while "
         "its tasks still save.",
-        "Run srun in the foreground; with `trap :` the shell goes on when srun has ended.",
+        "Run srun in the foreground; with `trap :` the shell goes on when srun has ended. Or `wait` for it "
+        "twice.",
     ),
     Pitfall.OWN_REQUEUE: Rule(
         "the script requeues its job itself",

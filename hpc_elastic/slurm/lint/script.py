@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import re
+import signal as signals
 from collections.abc import Callable, Iterator
 
 from hpc_elastic.slurm.job.shell_text import DOCUMENT, code_of
 from hpc_elastic.slurm.lint.commands import ScriptCommand, commands_of
-from hpc_elastic.slurm.lint.mistakes import JobScript, mistakes
+from hpc_elastic.slurm.lint.mistakes import TRAINS, JobScript, mistakes
 from hpc_elastic.slurm.lint.pitfalls import BOM, LintFinding, Pitfall
 
 _OPTION = re.compile(r"#SBATCH\s+(.*)")
 _TORCHRUN = re.compile(r"(?<![\w./-])torchrun(?![\w-])|torch\.distributed\.(?:run|launch)(?!\w)")
+_STANDALONE = re.compile(r"(?<!\S)--?standalone(?![\w-])")
 _REQUEUE = re.compile(r"(?<![\w./-])scontrol\s+requeue\b")
 _TRAP = re.compile(r"(?<![\w./-])trap\s.*\b(?:SIG)?TERM\b")
 _KILLS = re.compile(r"(?<!\S)(?:--kill-on-bad-exit(?:=[1-9]\d*)?|-K[1-9]*)(?!\S)")
 _NO_KILL = re.compile(r"(?<!\S)(?:--no-kill|-k)(?!\S)")
 # Our own scripts have their traps in another file.
+_BECOMES = re.compile(r"\s*exec\s+(?:-\w+\s+)*[^\s<>&\d-]")  # not only the files of its output
+_TO_BE_SIGNALLED = (
+    "write `exec` before the program, so that it gets the signal itself; or start it with srun, without `B:`"
+)
+_WAITS = re.compile(r"\s*(?:(?:do|then|else|while|until)\s+)?wait(?![\w-])")
+_LOOPS = re.compile(r"\s*(?:while|until)\s")
 _FINISHES = re.compile(r"(?<![\w-])finish(?![\w-])")
 
 
@@ -71,13 +79,25 @@ def _of_options(
         yield LintFinding(1, Pitfall.LOG_TRUNCATED)
     for line, option in read.items():
         signal = re.search(r"--signal[= ]R?BR?:(\w+)", option)
-        if signal is not None and not _has_own_trap(signal[1].removeprefix("SIG"), commands):
+        if signal is None or _has_own_trap(signal[1].removeprefix("SIG"), commands):
+            continue
+        if any(one.starts_srun for one in commands):
             yield LintFinding(line, Pitfall.SIGNAL_TO_BATCH)
+        elif not any(_BECOMES.match(one.code) for one in commands):
+            yield LintFinding(line, Pitfall.SIGNAL_TO_BATCH, fix=_TO_BE_SIGNALLED)
 
 
 def _has_own_trap(signal: str, commands: list[ScriptCommand]) -> bool:
-    """Return whether a script does something at a signal; ``trap :`` does nothing."""
-    words = rf"\s*trap\s+(?!:\s|''|\"\"|-\s).*\b(?:SIG)?{signal}\b"
+    """Return whether a script does something at a signal; ``trap :`` does nothing.
+
+    Args:
+        signal: its name without SIG, or its number.
+        commands: of the script.
+    """
+    of_number = {str(int(one)): one.name.removeprefix("SIG") for one in signals.Signals}
+    of_name = {name: number for number, name in of_number.items()}
+    other = of_number.get(signal) or of_name.get(signal) or signal
+    words = rf"\s*trap\s+(?!:\s|''|\"\"|-\s).*\b(?:SIG)?(?:{signal}|{other})\b"
     return any(re.match(words, one.text, re.DOTALL) for one in commands)
 
 
@@ -86,16 +106,16 @@ def _of_commands(commands: list[ScriptCommand]) -> Iterator[LintFinding]:
         said = one.text if re.match(r"\s*trap\s", one.code) else one.runs  # the words of a trap are quoted
         if _REQUEUE.search(said):
             yield LintFinding(one.line, Pitfall.OWN_REQUEUE)
-        if _TORCHRUN.search(one.runs):
+        if _TORCHRUN.search(one.runs) and not _STANDALONE.search(one.runs):
             yield LintFinding(one.line, Pitfall.TORCHRUN)
         if _KILLS.search(one.srun_options):
             yield LintFinding(one.line, Pitfall.KILL_ON_BAD_EXIT)
 
 
 def _of_sruns(commands: list[ScriptCommand]) -> Iterator[LintFinding]:
-    """Yield the ways in which a script ends before its tasks."""
+    """Yield the ways in which a script ends before its tasks; the same trap is missed once."""
     has_trap = False
-    for one in commands:
+    for n, one in enumerate(commands):
         has_trap = has_trap or _TRAP.search(one.code) is not None
         if not one.starts_srun:
             continue
@@ -103,8 +123,29 @@ def _of_sruns(commands: list[ScriptCommand]) -> Iterator[LintFinding]:
             yield LintFinding(one.line, Pitfall.EXEC_SRUN)
         elif not has_trap:
             yield LintFinding(one.line, Pitfall.NO_TRAP)
-        if one.after == "&":
+            has_trap = True
+        if one.after == "&" and not _is_waited_for(commands[n + 1 :]):
             yield LintFinding(one.line, Pitfall.SRUN_IN_BACKGROUND)
+
+
+def _is_waited_for(behind: list[ScriptCommand]) -> bool:
+    """Return whether a script outlives a signal while a command in its background runs.
+
+    It waits twice, or in a loop, as the signal ends the first wait; or it runs another program in the
+    foreground, which the command serves or watches.
+
+    Args:
+        behind: the commands behind that in the background.
+    """
+    waits = loops = 0
+    for one in behind:
+        if not waits and one.after != "&" and TRAINS.search(one.runs):
+            return True
+        loops += _LOOPS.match(one.code) is not None
+        waits += _WAITS.match(one.code) is not None
+        if waits and waits + loops > 1:
+            return True
+    return False
 
 
 def _of_no_kill(options: dict[int, str], commands: list[ScriptCommand]) -> Iterator[LintFinding]:
