@@ -346,6 +346,12 @@ def test_the_file_of_a_webhook_is_no_link(tmp_path: Path) -> None:
             read(str(tmp_path / name))
 
 
+def test_a_url_in_place_of_the_file_of_a_webhook_is_named(tmp_path: Path) -> None:
+    """Settings are stored where others may read them, and the URL is a secret."""
+    with pytest.raises(InputError, match=r"cannot be read.*\n  fix: write the URL into a file that only you"):
+        read_webhook(str(tmp_path / "https://example.org/x"))
+
+
 def test_an_unknown_event_is_refused() -> None:
     """The error lists those that there are."""
     with pytest.raises(InputError, match=r"there is no event 'fail'\n  fix: use some of failed, held, done"):

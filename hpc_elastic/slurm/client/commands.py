@@ -123,7 +123,14 @@ _WHERE_TO_LOOK = {  # a word of Slurm's refusal -> the command that lists the va
 }
 _BUSY = re.compile(r"temporarily un|rate.?limit|communication connection failure", re.IGNORECASE)
 _MALFORMED = re.compile(r"invalid (--[\w-]+) specification", re.IGNORECASE)
-_UNCONFIGURED = re.compile(r"unable to process configuration file", re.IGNORECASE)
+_ADVICE = {  # a part of Slurm's refusal -> the way out, with the name of the command
+    "unable to process configuration file": "correct SLURM_CONF, or unset it: then Slurm's commands read the "
+    "configuration of this machine",
+    "unrecognized option": "correct the option; {command} --help lists all",
+    "invalid option": "correct the option; {command} --help lists all",
+    "is ambiguous": "write the whole name of the option; {command} --help lists all",
+    "dependency": "correct --dependency, e.g. afterok:JOB; squeue --me lists your jobs",
+}
 _LOOK_AGAIN = "look with sinfo whether the controller is up, then try again"
 
 
@@ -152,15 +159,16 @@ def unreachable_hint(command: str) -> str:
 
 def hint_for(error: SlurmCommandError) -> str:
     """Return the advice about a command of Slurm that failed."""
-    if _UNCONFIGURED.search(error.stderr):
-        return "correct SLURM_CONF, or unset it: then Slurm's commands read the configuration of this machine"
+    words = error.stderr.lower()
+    advice = next((way_out for part, way_out in _ADVICE.items() if part in words), None)
+    if advice is not None:
+        return advice.format(command=error.argv[0])
     if _UNREACHABLE.search(error.stderr):
         return unreachable_hint(error.argv[0])
     if is_unreachable(error):
         return _LOOK_AGAIN
     if malformed := _MALFORMED.search(error.stderr):
         return f"correct {malformed[1]}; man sbatch tells how it is written"
-    words = error.stderr.lower()
     look = next((command for word, command in _WHERE_TO_LOOK.items() if word in words), _WHAT_NODES_HAVE)
     fix = f"compare with the partitions of the cluster: {look}"
     if not is_not_ready(error) or "--test-only" not in error.argv:

@@ -186,7 +186,10 @@ def _secret(path: str) -> str:
             f"the file of the webhook {path}: {error.strerror}", where="notify_webhook", fix=error.fix
         ) from None
     except OSError as error:
-        raise _unfit(path, f"cannot be read: {error.strerror}", "check the path") from None
+        fix = "check the path"
+        if re.search(r"(?:^|/)https?:/", path):
+            fix = "write the URL into a file that only you may read (mode 0600), and name that file"
+        raise _unfit(path, f"cannot be read: {error.strerror}", fix) from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         how = f"has mode {stat.S_IMODE(mode):04o}, so other users may read the URL"
         raise _unfit(path, how, f"chmod 600 {for_shell(path)}")
