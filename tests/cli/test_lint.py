@@ -354,6 +354,8 @@ for step in range(saved.step if saved else 0, 9):
         ("import lightning as L\n\ntrainer = L.Trainer()\n", [("HE207", 3)]),
         ("from transformers import Trainer\nTrainer(None)\n", [("HE207", 2)]),
         ("from accelerate import Accelerator\na = Accelerator()\n", [("HE207", 2)]),
+        ("from transformers import Trainer\nclass MyTrainer(Trainer): ...\nMyTrainer()\n", [("HE207", 3)]),
+        (f"from transformers import AutoModel\n{TRAINED}class OwnTrainer: ...\nOwnTrainer()\n", []),
         (
             "import lightning as L\nfrom hpc_elastic.frameworks import lightning\nL.Trainer()\n",
             [],
@@ -363,6 +365,7 @@ for step in range(saved.step if saved else 0, 9):
         (f'{TRAINED}os.system(f"scontrol requeue {{job}}")\n', [("HE208", 8)]),
         (f'{TRAINED}out = time.strftime("runs/%H%M")\n', [("HE209", 8)]),
         (f'{TRAINED}out = f"runs/{{datetime.now():%H%M}}"\n', [("HE209", 8)]),
+        (f'{TRAINED}log = open(f"logs/{{datetime.now():%F}}.log", "w")\n', []),
         (f'{TRAINED}print(f"{{time.time() - begin}} s/step")\nt = time.strftime("%H:%M")\n', []),
         (f'{TRAINED}wandb.init(project="demo")\n', [("HE209", 8)]),
         (f'{TRAINED}wandb.init(project="demo", id=job, resume="allow")\n', []),

@@ -33,6 +33,7 @@ _PACKAGES = {"pytorch_lightning": "lightning", "lightning": "lightning"} | {
 }
 _CLOCKS = {"strftime", "now", "today", "uuid4", "uuid1", "time"}
 _PATH_BEGINS = re.compile(r"\s*[\w.~-]*/\S*$")
+_NO_CHECKPOINT = (".log", ".txt", ".out", ".err", ".csv", ".json", ".jsonl", ".png", ".pdf", ".html")
 _SIGNALS = {"SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT"}
 _HELPERS = "hpc_elastic.frameworks"  # they call the functions of the worker
 
@@ -97,12 +98,21 @@ def _missing_calls(tree: ast.AST) -> Iterator[LintFinding]:
 def _missing_callback(tree: ast.AST, imported: list[str]) -> LintFinding | None:
     """Return the place where a framework's loop is made; it takes a callback, not calls in a loop."""
     used = {_PACKAGES.get(name.partition(".")[0]) for name in imported}
-    for node in ast.walk(tree):
+    own = _own_classes(tree)
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node.func) not in own)
+    for call in calls:
         for framework, (kind, fix) in _CALLBACKS.items():
-            if isinstance(node, ast.Call) and _name(node.func).endswith(kind) and framework in used:
+            if _name(call.func).endswith(kind) and framework in used:
                 title = f"the {kind} of {framework} has nothing of hpc_elastic"
-                return LintFinding(node.lineno, Pitfall.NO_CALLBACK, title, fix)
+                return LintFinding(call.lineno, Pitfall.NO_CALLBACK, title, fix)
     return None
+
+
+def _own_classes(tree: ast.AST) -> set[str]:
+    """Return the names of the classes that a script defines and that no class of a framework is made of."""
+    kinds = tuple(kind for kind, _ in _CALLBACKS.values())
+    classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    return {one.name for one in classes if not any(_name(base).endswith(kinds) for base in one.bases)}
 
 
 def _other_requeues(tree: ast.AST) -> Iterator[LintFinding]:
@@ -148,6 +158,9 @@ def _is_path_of_now(node: ast.AST) -> TypeGuard[ast.expr]:
         return _name(node.func) == "strftime" and any("/" in text for text in _texts(node))
     begin = node.values[0] if isinstance(node, ast.JoinedStr) and node.values else None
     if not (isinstance(begin, ast.Constant) and _PATH_BEGINS.match(str(begin.value))):
+        return False
+    end = node.values[-1] if isinstance(node, ast.JoinedStr) else None
+    if isinstance(end, ast.Constant) and str(end.value).endswith(_NO_CHECKPOINT):
         return False
     calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
     return any(_name(call.func) in _CLOCKS for call in calls)
