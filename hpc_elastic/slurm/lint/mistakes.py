@@ -48,10 +48,11 @@ _NEW_EACH_TIME = re.compile(
 )
 _OUTPUT_OPTION = re.compile(
     r"--?(?:(?:output|out|save|ckpt|checkpoint|work|run|exp|results?)[-_.]?(?:dir|path|folder)?|exp[-_]?name|"
-    r"run[-_]?(?:name|id))[= ]\S*"
+    r"run[-_]?(?:name|id))[= ](?:\"[^\"]*\"|\$\([^()]*\)|`[^`]*`|\S)*"
 )
 _REMOVES = re.compile(r"\s*(?:\w+=\S*\s+)*rm\s+((?:-\S+\s+)*)(.*)", re.DOTALL)
 _SCRATCH = re.compile(r"\"?(?:/tmp|/dev/shm|\$\{?(?:TMPDIR|SLURM_TMPDIR|TMP)\b)")
+_NO_RESULT = re.compile(r"(?<![a-z])(?:te?mp|cache)(?![a-z])", re.IGNORECASE)
 _NEWEST_BY_NAME = re.compile(
     r"(?<![\w-])ls\b((?:\s+-\S+)*)[^|\n]*(?:ckpt|checkpoint|step|epoch)[^|\n]*"
     r"\|\s*(?:sort\b((?:\s+-\S+)*)[^|\n]*\|\s*)?(?:tail|head)\b",
@@ -309,7 +310,7 @@ def _changing_names(script: JobScript) -> Iterator[LintFinding]:
     for one in script.commands:
         options = _OUTPUT_OPTION.finditer(expanded(one.text)) if TRAINS.search(one.runs) else ()
         for option in options:
-            if _NEW_EACH_TIME.search(one.text, option.start(), option.end() + 40):
+            if _NEW_EACH_TIME.search(option[0]):
                 name = re.split(r"[= ]", option[0])[0]
                 yield LintFinding(one.line, Pitfall.NEW_NAME, f"{name} is another one at each start")
 
@@ -327,7 +328,7 @@ def _removals(script: JobScript) -> Iterator[LintFinding]:
         for word in found[2].split():
             path = word.strip("\"'").removesuffix("/*").rstrip("/")
             is_named = re.search(r"ckpt|checkpoint", path, re.IGNORECASE) is not None
-            if (path in kept or is_named) and not _SCRATCH.match(word):
+            if (path in kept or is_named) and not (_SCRATCH.match(word) or _NO_RESULT.search(path)):
                 yield LintFinding(one.line, Pitfall.REMOVES, f"each start removes {path}")
 
 

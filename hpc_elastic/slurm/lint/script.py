@@ -139,6 +139,8 @@ def _is_waited_for(behind: list[ScriptCommand]) -> bool:
     """
     waits = loops = 0
     for one in behind:
+        if waits and one.after == "&":
+            return False  # the waits behind it are for this one
         if not waits and one.after != "&" and TRAINS.search(one.runs):
             return True
         loops += _LOOPS.match(one.code) is not None
