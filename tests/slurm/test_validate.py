@@ -101,6 +101,9 @@ def test_what_can_work_is_let_through(workdir: Path, fields: dict[str, Any]) -> 
         ({"command": "./fifo.sh"}, "command", "./fifo.sh is no plain file", "check the path"),
         ({"command": "trian.py"}, "command", "trian.py does not exist", "'train.py'"),
         ({"command": "pyhton3 train.py"}, "command", "pyhton3 is not on PATH", "check the name"),
+        ({"command": "train.sh"}, "command", "train.sh is not on PATH", "bash ./train.sh"),
+        ({"command": "go.sh"}, "command", "go.sh is not on PATH", "write ./go.sh: it is in the"),
+        ({"command": "train"}, "command", "train is not on PATH", "python ./train"),
         ({"command": "./prog"}, "command", "./prog does not exist", "check the path"),
         ({"command": "./train.sh"}, "command", "./train.sh is not executable", "chmod u+x"),
         ({"container": "no-such-runtime exec"}, "container", "no-such-runtime is not on PATH", "setup"),
@@ -132,6 +135,9 @@ def test_what_cannot_work_is_refused(
 ) -> None:
     """The error names the thing, the place and what to do."""
     (workdir / "train.sh").write_text("true")
+    (workdir / "train").write_text("pass")
+    (workdir / "go.sh").write_text("#!/bin/sh\ntrue\n")
+    (workdir / "go.sh").chmod(0o755)
     (workdir / "odd.json").write_text('{"text": "$job"}')
     (workdir / "hook").write_text("https://example.org/hook")
     (workdir / "hook").chmod(0o644)

@@ -321,12 +321,20 @@ def _check_program(program: str, workdir: str, where: str, *, is_certain: bool) 
             )
         _check_first_line(path, program, where)
     elif is_certain and shutil.which(program) is None:
-        hint = (
-            f"python {program}"
-            if os.path.isfile(os.path.join(workdir, program))
-            else "check the name, or load it in setup"
+        raise InputError(
+            f"the program {program} is not on PATH", where=where, fix=_name_fix(program, workdir)
         )
-        raise InputError(f"the program {program} is not on PATH", where=where, fix=hint)
+
+
+def _name_fix(program: str, workdir: str) -> str:
+    """Return how a file of the working directory is started that is named as a program on PATH is."""
+    path = os.path.join(workdir, program)
+    if not os.path.isfile(path):
+        return "check the name, or load it in setup"
+    here = for_shell(f"./{program}")
+    if os.access(path, os.X_OK):
+        return f"write {here}: it is in the working directory"
+    return f"bash {here}" if program.endswith((".sh", ".bash")) else f"python {here}"
 
 
 def _check_first_line(path: str, program: str, where: str) -> None:
