@@ -101,7 +101,7 @@ class StartFacts(NamedTuple):
     job_id: str
     at: float  # when its agents first spoke [s since the epoch]
     rounds: int = 0
-    began: int | None = None  # step that its first round began from, 0 without a checkpoint
+    began: int | None = None  # step that its first round began from, 0 without a checkpoint; None: not known
     reached: int | None = None  # newest step that was done in it
     saved: int | None = None  # newest durable step at its end
 
@@ -413,7 +413,8 @@ class _Walk:
         step = 0 if entry.checkpoint is None else entry.checkpoint.step
         self._note_saved(None if entry.checkpoint is None else step)
         start = self._start
-        self._update_start(rounds=start.rounds + 1, began=step if start.began is None else start.began)
+        known = None if entry.is_script else step
+        self._update_start(rounds=start.rounds + 1, began=known if start.began is None else start.began)
         self._durable = self._stops.formed(entry, step, self._durable)
 
     def _began(self, step: int | None) -> None:
@@ -471,7 +472,7 @@ class _Walk:
     def _start(self) -> StartFacts:
         return self._starts[-1] if self._starts else StartFacts(self._state.epoch, "", 0.0)
 
-    def _update_start(self, **changes: int) -> None:
+    def _update_start(self, **changes: int | None) -> None:
         if self._starts:
             self._starts[-1] = self._starts[-1]._replace(**changes)  # type: ignore[arg-type]
 

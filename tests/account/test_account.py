@@ -9,6 +9,7 @@ from hpc_elastic.account.facts import Doing, NodeUse, RunUse, WorkFact, encode_f
 from hpc_elastic.account.in_order import SubmitTime
 from hpc_elastic.account.spans import Bucket, History
 from hpc_elastic.record.journal import (
+    OWN_SCRIPT,
     AfterDrain,
     Answer,
     Asked,
@@ -223,6 +224,20 @@ def test_a_start_has_the_steps_that_it_began_from_reached_and_saved() -> None:
         (start.facts.began, start.facts.reached, start.facts.saved) for start in account.starts
     ]
     assert 100.0 == account.seconds[Bucket.QUEUED]
+
+
+def test_from_which_step_a_job_script_begins_is_not_known() -> None:
+    """It goes on from a file of its own; a first step of 0 would tell of lost work."""
+    script = RoundFormed(1, FIRST, (Member("a.0", "a", 1, OWN_SCRIPT),), "a", 0, None)
+    records = _records(
+        (100.0, EpochStarted(FIRST, "7", ("a",))),
+        (110.0, script),
+        (200.0, Requeued(FIRST, Cause.PREEMPTION)),
+        (300.0, EpochStarted(SECOND, "7", ("a",))),
+        (310.0, script._replace(number=2, epoch=SECOND)),
+    )
+    account = account_of(History(records, now=390.0))
+    assert [(1, None)] * 2 == [(start.facts.rounds, start.facts.began) for start in account.starts]
 
 
 def test_an_end_without_a_word_is_down_time() -> None:
