@@ -134,6 +134,21 @@ def test_a_job_that_submit_did_not_make_keeps_to_what_its_agents_were_started_fo
     )
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_nodes_of_a_job_script_are_its_own_matter(tmp_path: Path, size: int) -> None:
+    """No agent is there that could take part or stand by, and the advice names none."""
+    (tmp_path / "job.sbatch").write_text("#!/bin/bash\nsrun true\n")
+    spec = JobSpec(command=str(tmp_path / "job.sbatch"), mode="script", run_dir=str(tmp_path / "run"))
+    wanted = plan(spec, read_template("script"), now_s=0)
+    run_dir.create(wanted, now_s=0)
+    with pytest.raises(InputError) as caught:
+        scale(wanted.paths, size, print, slurm=ArraySlurm())
+    assert "RUN: job.sbatch is a job script of your own, and uses the nodes that it asks for\n" in str(
+        caught.value
+    )
+    assert read_state(wanted.paths).size is None
+
+
 @pytest.mark.parametrize(("nodes", "size"), [("1", 0), ("2:3", 0), ("2:3", -1)])
 def test_a_run_without_nodes_is_ended_not_scaled(tmp_path: Path, nodes: str, size: int) -> None:
     """Whatever it was submitted for: one node is the default, which the stored spec leaves out."""

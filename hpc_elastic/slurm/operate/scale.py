@@ -203,6 +203,12 @@ def _told_more(state: RunState, size: int, run: RunFiles, now: int) -> str:
 
 
 def _check(run: RunFiles, size: int, *, keep_spares: bool) -> None:
+    if run.is_script:
+        raise InputError(
+            f"{run.name} is a job script of your own, and uses the nodes that it asks for",
+            where="RUN",
+            fix="stop it, and submit the script again with another --nodes",
+        )
     if keep_spares and not is_array(run):
         raise InputError(
             "nodes beyond the size always stand by in a run that is one job",
