@@ -5,13 +5,15 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from hpc_elastic.cli.arguments import PROGRAM
 from hpc_elastic.cli.commands import COMMANDS, OF_NODES
 from hpc_elastic.cli.parser import LIKE, Slip, near
+from hpc_elastic.errors import InputError
 from hpc_elastic.settings.table import JOB
-from hpc_elastic.text import line_for_shell
+from hpc_elastic.text import for_shell, line_for_shell
 
 _PYTHON: Final = "the program runs with the Python that --python names"
 _ONE_COPY: Final = "the program is not copied, each start runs its files as they are then"
@@ -105,8 +107,29 @@ def _of_another_command(slip: Slip) -> str:
 def _job_advice(slip: Slip) -> str:
     """Return the advice on a line that describes a job."""
     name = slip.flag.lstrip("-")
-    found = _command_advice(slip) or _OF_A_JOB.get(name.replace("_", "-"), "") or _short_advice(slip)
+    found = (
+        _script_advice(slip)
+        or _command_advice(slip)
+        or _OF_A_JOB.get(name.replace("_", "-"), "")
+        or _short_advice(slip)
+    )
     return found or _sbatch_advice(name, slip) or (_program_advice(slip) if slip.behind else "")
+
+
+def _script_advice(slip: Slip) -> str:
+    """Return the command that takes any option of sbatch, where the words name a job script."""
+    from hpc_elastic.slurm.job import options  # noqa: PLC0415 - for two commands
+    from hpc_elastic.slurm.job.own_script_file import is_job_script  # noqa: PLC0415
+
+    name = slip.flag.removeprefix("--")
+    if name not in options.BUILT_IN and (slip.flag[:2] == "--" or slip.flag[1:2] not in options.SHORT):
+        return ""
+    for word in slip.words:
+        with suppress(InputError):  # no script that sbatch takes
+            if word[:1] != "-" and is_job_script(word):
+                line = line_for_shell([PROGRAM, "sbatch", slip.flag])
+                return f"with a job script: {line} ... {for_shell(word)}, which takes all options of sbatch"
+    return ""
 
 
 def _command_advice(slip: Slip) -> str:

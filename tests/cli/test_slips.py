@@ -49,6 +49,23 @@ def test_the_fix_is_the_line_to_write(words: list[str], fix: str, capfd: pytest.
     assert ["train.py"] == [path.name for path in Path().iterdir()]
 
 
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["-n", "2"], "hpc-elastic sbatch -n ... job.sh, which takes all options of sbatch"),
+        (["--gres=gpu:1"], "hpc-elastic sbatch --gres ... job.sh, which takes all options of sbatch"),
+        (["--nodse", "2"], "did you mean --nodes?"),
+    ],
+)
+def test_an_option_of_sbatch_for_a_job_script_goes_to_the_command_that_takes_it(
+    words: list[str], fix: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Agents, of which there is one on each node, are no matter of such a script."""
+    Path("job.sh").write_text("#!/bin/bash\n#SBATCH -N 1\nsrun true\n")
+    assert 2 == app.run(["submit", *words, "job.sh"])
+    assert fix in capfd.readouterr().err
+
+
 def test_line_ends_of_windows_are_named(capfd: pytest.CaptureFixture[str]) -> None:
     """The kernel only says that there is no such file, though the script is there."""
     script = Path("crlf.sh")
