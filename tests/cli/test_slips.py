@@ -134,6 +134,9 @@ def test_other_formats_are_named(name: str, capfd: pytest.CaptureFixture[str]) -
     ("name", "text", "fix"),
     [
         ("job.sh", "#SBATCH -N 2\ntorchrun train.py\n", "it runs as it is: hpc-elastic submit job.sh"),
+        ("job.sbatch", "python train.py\n", "it runs as it is: hpc-elastic submit job.sbatch"),
+        ("job.slurm", "", "begin it with #!/bin/bash, and it runs as it is: hpc-elastic submit job.slurm"),
+        ("job", "#SBATCH -N 2\nsrun ./sim\n", "it runs as it is: hpc-elastic submit job"),
         ("go.sh", "python train.py\n", "write it after --: -- go.sh"),
         ("go", "#!/usr/bin/env python3\nimport os\n", "write it after --: -- go"),
     ],

@@ -20,6 +20,7 @@ from hpc_elastic.text import for_shell
 
 _TOML_READER = "tomllib" if sys.version_info >= (3, 11) else "tomli"  # the same module by two names
 _TABLES = {name: row for name, row in JOB.items() if row.kind in TABLES}
+_FOR_SBATCH = (".sbatch", ".slurm", ".batch", ".sl")  # names of job scripts, with #! or without
 _OTHER_FORMATS = (".json", ".yaml", ".yml")
 
 
@@ -78,7 +79,7 @@ def read_job_file(path: str) -> JobFile:
         raise InputError(
             f"the job file cannot be read: {error.strerror}", where=path, fix=_unread_fix(path, error)
         ) from None
-    if path.endswith(".sh"):
+    if path.endswith((".sh", *_FOR_SBATCH)):
         raise _script_error(path, text)
     try:
         return JobFile(path, importlib.import_module(_TOML_READER).loads(text), text, owner, others)
@@ -89,7 +90,7 @@ def read_job_file(path: str) -> JobFile:
             fix="write lists of words, and tables of settings: none needs more than three levels",
         ) from None
     except ValueError as error:  # TOMLDecodeError
-        if text.startswith("#!"):  # also a comment of TOML
+        if text.startswith("#!") or _has_options(text):  # also comments of TOML
             raise _script_error(path, text) from None
         raise _syntax_error(path, text, str(error)) from None
 
@@ -102,9 +103,13 @@ def _refuse_by_name(path: str) -> None:
         raise InputError(f"{path} is no TOML, by its name, and job files are TOML", where=path, fix=fix)
 
 
+def _has_options(text: str) -> bool:
+    return any(line.startswith("#SBATCH") for line in text.splitlines())
+
+
 def _script_error(path: str, text: str = "") -> InputError:
     fix = f"write it after --: -- {for_shell(path)}"
-    if any(line.startswith("#SBATCH") for line in text.splitlines()):
+    if path.endswith(_FOR_SBATCH) or _has_options(text):
         fix = f"begin it with #!/bin/bash, and it runs as it is: hpc-elastic submit {for_shell(path)}"
     return InputError(f"{path} is a script and not a job file", where=path, fix=fix)
 
