@@ -98,6 +98,7 @@ def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str])
         (["nope.py"], "training_script: the script nope.py does not exist\n  fix: check the path"),
         (["."], "training_script: . is a directory\n  fix: name the script in it"),
         (["--no-python", "no-such-program"], "training_script: the program no-such-program is not on PATH"),
+        (["--no-python", "go"], "training_script: the program go is not on PATH\n  fix: write ./go"),
         (
             ["--max-retarts=3", "x.py"],
             "unrecognized arguments: --max-retarts=3\n  fix: did you mean --max-restarts",
@@ -114,6 +115,7 @@ def test_run_refuses_what_cannot_work_before_a_worker_starts(
 ) -> None:
     """One block on stderr, exit code 2, and no run directory."""
     monkeypatch.chdir(tmp_path)
+    Path("go").write_text("#!/bin/sh\ntrue\n")
     code: object
     try:
         code = main(["run", *words])
@@ -121,7 +123,7 @@ def test_run_refuses_what_cannot_work_before_a_worker_starts(
         code = stop.code
     assert 2 == code
     assert capsys.readouterr().err.startswith(f"error: {said}")
-    assert [] == list(tmp_path.iterdir())
+    assert [tmp_path / "go"] == list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -274,12 +274,32 @@ def test_a_wrong_value_is_refused_before_anything_is_started(
     assert [tmp_path / "train.py"] == list(tmp_path.iterdir())
 
 
+def test_a_variable_that_a_flag_wins_over_is_not_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The wrong value is that of the flag, in whichever way that is written."""
+    monkeypatch.setenv("PET_TEE", "3")
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "1")
+    for words in (["-t", "9"], ["--tee=9"], ["--nproc_per_node", "x"], ["--nproc-per", "x"]):
+        assert 2 == main([*words, __file__])
+        shown = capsys.readouterr().err
+        assert shown.startswith("error: --"), shown
+        assert "PET_" not in shown
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
         ("PET_MAX_RESTARTS", "x", "--max-restarts: 'x' is not a whole number (from PET_MAX_RESTARTS)"),
         ("PET_STANDALONE", "maybe", "PET_STANDALONE: 'maybe' is neither 1 nor 0"),
         ("PET_START_METHOD", "thread", "--start-method: 'thread' cannot be used (from PET_START_METHOD)"),
+        (
+            "PET_NPROC_PER_NODE",
+            "x",
+            "--nproc-per-node: 'x' is not a number of workers (from PET_NPROC_PER_NODE)",
+        ),
+        ("PET_NNODES", "2:1", "--nnodes: '2:1' asks for at least 2 and at most 1 nodes (from PET_NNODES)"),
+        ("PET_MASTER_PORT", "99999", "--master-port: 99999 is no port (from PET_MASTER_PORT)"),
         (
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
             "soon",

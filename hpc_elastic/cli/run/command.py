@@ -51,7 +51,7 @@ def _run(argv: Sequence[str], held: int | None) -> int:
             _tell(plan)
         return run_agent(plan.options, plan.slurm, guard)
     except InputError as error:
-        print(f"error: {visible_lines(str(error))}", file=sys.stderr)  # noqa: T201 - a command's output
+        print(f"error: {visible_lines(_complaint(error, argv))}", file=sys.stderr)  # noqa: T201 - a command's output
         return ExitCode.USAGE
     except HpcElasticError as error:  # not the user's: another start may do better
         print(f"error: {visible_lines(str(error))}", file=sys.stderr)  # noqa: T201 - a command's output
@@ -60,6 +60,22 @@ def _run(argv: Sequence[str], held: int | None) -> int:
         return 128 + signal.SIGINT
     finally:
         guard.stop()
+
+
+def _complaint(error: InputError, argv: Sequence[str]) -> str:
+    """Return the text of an error, with the variable that the value comes from where no flag gives it."""
+    from argparse import Namespace  # noqa: PLC0415 - only for an error
+
+    from hpc_elastic.argparse_util import value_of, variable_of  # noqa: PLC0415
+    from hpc_elastic.cli.run.flags import parser  # noqa: PLC0415
+
+    dest = error.where.removeprefix("--").replace("-", "_")
+    variable = variable_of(dest)
+    if not error.where.startswith("--") or value_of(variable) is None:
+        return str(error)
+    given = parser().parse_args(argv, Namespace(**{dest: None}))  # which no default replaces
+    source = f" (from {variable})" if getattr(given, dest) is None else ""
+    return str(InputError(f"{error.message}{source}", where=error.where, fix=error.fix))
 
 
 def _plan(argv: Sequence[str]) -> RunPlan:

@@ -262,9 +262,8 @@ def check_script(args: argparse.Namespace, environ: Mapping[str, str]) -> None:
     if is_program and "/" not in script:
         places = [os.path.join(place, script) for place in environ.get("PATH", os.defpath).split(":")]
         if not any(os.access(place, os.X_OK) for place in places):
-            raise InputError(
-                f"the program {script} is not on PATH", where="training_script", fix="check the name"
-            )
+            fix = f"write {for_shell(f'./{script}')}" if os.path.isfile(script) else "check the name"
+            raise InputError(f"the program {script} is not on PATH", where="training_script", fix=fix)
     elif not os.path.exists(script):
         raise InputError(
             f"the {'program' if is_program else 'script'} {script} {absence_of(script)}",
