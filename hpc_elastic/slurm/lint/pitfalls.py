@@ -292,7 +292,8 @@ RULES: Mapping[Pitfall, Rule] = {
     ),
     Pitfall.JOB_FILE: Rule(
         "submit would refuse the job file",
-        "The same check as that of `hpc-elastic submit`; nothing is queued.",
+        "Its settings are checked as by `hpc-elastic submit`. Files, programs and Slurm are not looked at: "
+        "`hpc-elastic submit --dry-run` does that, and queues nothing.",
         "See the message.",
     ),
 }
