@@ -188,18 +188,28 @@ of_scripts=(HUP INT QUIT ABRT TERM USR1 USR2 URG XCPU)
 # Runs the script, and ends the job as finish says. $1: the checksum of the file. The others: its interpreter,
 # with the argument that its first line has, the file, and the arguments.
 #
+# Another user may be able to put another directory in the place of the run's at any moment. So the file is
+# read once, and what is compared with the checksum is what runs. A program in Python finds modules beside it.
+#
 # The script has the environment, working directory and streams of this shell, and is no direct child of it:
 # `wait` of bash can miss the end of a child when a signal comes just then. So this shell reads a pipe.
 run_script() {
-  local expected=$1 file=$HPC_ELASTIC_RUN_DIR/slurm_script signal
+  local expected=$1 file=$HPC_ELASTIC_RUN_DIR/slurm_script signal at=1
   local news=''  # a pipe: the events, a line each
   local script=''  # the process of the script
   local ended=''  # its exit code
+  local copy=''  # the directory of the copy that runs
   local -a looks=()  # the processes that look at Slurm while the script may still save, the newest last
   shift
+  local -a words=("$@")
+  [ "${words[at]}" = "$file" ] || at=2
   [ "${SLURM_RESTART_COUNT:-0} $HPC_ELASTIC_LINK" != '0 0' ] || begin_again  # a further start has done it
-  [ "$(sha256sum 2> /dev/null < "$file")" = "$expected  -" ] ||
-    failed 'the job script' 127 "$file is gone, or is not the one that was submitted"
+  copy_script "$file"
+  words[at]=$copy/slurm_script
+  [ "$(sha256sum 2> /dev/null < "${words[at]}")" = "$expected  -" ] || {
+    rm -rf -- "$copy"
+    failed 'the job script' 127 "$file is gone, is not the one that was submitted, or cannot be copied to /tmp"
+  }
   keep_output
   start_beside beat
   beats=$!
@@ -211,9 +221,22 @@ run_script() {
     # shellcheck disable=SC2064
     trap "echo got $signal >&$news" "$signal"
   done
-  await_script "$@" <&0 &
+  await_script "${words[@]}" <&0 &
   hear_news "$!"
   end_script "$ended"
+}
+
+# Copies the script to where no other user can exchange it. If this shell is killed, the next agent or script
+# of this user on the node removes the copy: it has the name of an agent's directory. $1: the file.
+copy_script() {
+  local place
+  for place in /dev/shm /tmp; do
+    remove_left "$place"
+    printf -v copy '%s/hpc_elastic-%s-%s-%04x%04x' "$place" "$EUID" "$$" "$RANDOM" "$RANDOM"
+    mkdir --mode=700 -- "$copy" || continue
+    dd if="$1" of="$copy/slurm_script" iflag=nofollow,nonblock,fullblock bs=1M count=64 && return
+    rm -rf -- "$copy"
+  done 2> /dev/null
 }
 
 # Runs the script and tells its process and its end; the same signals end this process as little as the first.
@@ -314,6 +337,7 @@ end_script() {
     ! is_to_begin "$look" || kill -9 "$look"
     wait "$look"
   done 2> /dev/null
+  rm -rf -- "$copy"
   run_finish --srun-exit-code="$1" > /dev/null
   code=$?
   exit "$code"

@@ -180,3 +180,36 @@ def test_a_sign_of_life_is_not_written_through_a_link(node: Node) -> None:
     srun.write_text(f"#!/bin/bash\ncd '{folder}'; until {until}; do :; done\n")
     assert 0 == node.run([("", 0)])
     assert "words" == (node.home / "precious").read_text()
+
+
+EXCHANGES = """#!/bin/sh
+/usr/bin/sha256sum "$@"
+code=$?
+[ ! -f /dev/stdin ] || {{ mv '{run}' '{away}' && mv '{other}' '{run}'; }}
+exit "$code"
+"""
+"""In the place of sha256sum: the run directory becomes another one as soon as the job script is compared."""
+OWN_SCRIPTS = {
+    "/bin/bash -e": 'echo "own $*"\necho "$0"\nstat -c %a "${0%/*}"\n',
+    "/usr/bin/env python3": "import os, sys\nprint('own', *sys.argv[1:])\nprint(__file__)\n"
+    "print(f'{os.stat(sys.path[0]).st_mode & 0o7777:o}')\nimport planted\n",
+}
+
+
+@pytest.mark.parametrize("interpreter", OWN_SCRIPTS)
+def test_the_job_script_that_was_compared_is_the_one_that_runs(node: Node, interpreter: str) -> None:
+    """Another directory that gets the name of the run's just then changes nothing, also for its modules."""
+    run, other, script = node.home / "run dir", node.home / "other", node.home / "job"
+    script.write_text(f"#!{interpreter}\n{OWN_SCRIPTS[interpreter]}")
+    (run / "slurm_script").write_bytes(script.read_bytes())
+    other.mkdir()
+    for name in ("slurm_script", "planted.py"):
+        (other / name).write_text('print("pwned")\n' if "python" in interpreter else "echo pwned\n")
+    (node.home / "sha256sum").write_text(EXCHANGES.format(run=run, away=node.home / "away", other=other))
+    (node.home / "sha256sum").chmod(0o755)
+    node.run([("", 0)] * 2, command=[str(script), "a b"], mode="script", time=None)
+    assert not other.exists()
+    said, path, mode = node.done.stdout.splitlines()
+    assert (said, mode) == ("own a b", "700")
+    assert path.endswith("/slurm_script")
+    assert not Path(path).parent.exists()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.cli.run.flags import parser
+from hpc_elastic.slurm.job.own_script_file import read_own_script
 from hpc_elastic.slurm.job.script import (
     RunNames,
     agent_flags,
@@ -248,12 +249,14 @@ class Node:
         (self.home / "answers").write_text(json.dumps(answers))
         here = {"workdir": str(self.home), "python": str(self.home / "python"), "batch_log": "/dev/null"}
         here |= {"run_dir": str(self.home / "run dir"), "epilog": epilog()}
+        here |= {"own_script": str(self.home / "run dir" / "slurm_script")}
         names = NAMES._replace(**{**here, **(names or {})})
         spec = JobSpec(**{"command": [str(self.home / "program")], "time": 60, **fields})
+        own = None if spec.mode != "script" else read_own_script(spec.command[0])
         script = self.home / "job.sbatch"
-        template = read_template()
+        template = read_template(spec.mode)
         template = template._replace(functions=template.functions + self.more)
-        script.write_bytes(render(spec, names, template).encode("utf-8", "surrogateescape"))
+        script.write_bytes(render(spec, names, template, own).encode("utf-8", "surrogateescape"))
         if self.more:
             (self.home / "run dir" / "batch.sh").write_text(template.functions)
         environ = {**os.environ, "PATH": f"{self.home}:{os.environ['PATH']}", "SLURM_JOB_NUM_NODES": "4"}
