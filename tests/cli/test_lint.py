@@ -116,6 +116,27 @@ def test_each_pitfall_of_a_job_script_is_found_in_its_line(
     assert [expected] == linted(tmp_path, capfd, GOOD.replace(old, new, 1))
 
 
+LONG = 40_000  # times that a word stands in one line
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (f"echo {'ls ckpt ' * LONG}", []),
+        (f"ls {'ckpt ' * LONG}| tail -1", [("HE126", 5)]),
+        (f"ls ckpt* | sort {'-' * LONG}", []),
+        (f"echo {'set srun= ' * LONG}", []),
+        ("echo " + "'a' " * LONG, []),
+    ],
+    ids=["ls", "checkpoints", "sort", "set", "quotes"],
+)
+def test_a_very_long_line_is_read(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], line: str, expected: list[tuple[str, int]]
+) -> None:
+    """No rule looks at each pair of words of a line, which would take minutes here."""
+    assert linted(tmp_path, capfd, GOOD.replace("srun python", f"{line}\nsrun python", 1)) == expected
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [

@@ -15,6 +15,7 @@ _ASSIGNED = re.compile(
 _VALUE_ALONE = re.compile(rf"([^\s{COMMENT}]*)\s*{COMMENT}*\s*\Z")
 _USED = re.compile(r"\"?\$(?:\{([A-Za-z_]\w*)(?:\[[@*]\]|:?-[^{}]*)?\}|([A-Za-z_]\w*))\"?")
 _OTHER_SHELL = re.compile(r"(?<![\w-])(?:(?:ba|z|k|da)?sh\s+(?:-\w+\s+)*-\w*c|eval)\s+\Z")
+_MOST_BEFORE = 256  # characters of a shell and its options before its words
 _LONGEST = 1 << 13  # of a command with its variables [characters]: a variable may be put together of others
 
 
@@ -143,5 +144,6 @@ def _variables(text: str, own: str, values: dict[str, str]) -> Iterator[tuple[in
 def _words_of_a_shell(text: str, own: str, values: dict[str, str]) -> Iterator[tuple[int, int, str]]:
     """Yield the quoted words behind ``bash -c`` and ``eval``."""
     for quoted in re.finditer(f"{QUOTED}+", own):
-        if _OTHER_SHELL.search(own, 0, quoted.start()):
+        begin = quoted.start()
+        if _OTHER_SHELL.search(own, max(0, begin - _MOST_BEFORE), begin):
             yield *quoted.span(), _filled(_unquoted(text[quoted.start() : quoted.end()]), values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os.path
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import takewhile
 
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.slurm.job.shell_text import COMMENT, DOCUMENT, QUOTED, SUBSTITUTED, open_blocks, parts
@@ -33,7 +34,7 @@ _MAY_HOOK = re.compile(
     r"\s*(?:(?:if|then|else|do|!|\{)\s+)*"
     r"(?:(?:source|\.|eval|module|ml)\s|(?:function\s+)?(?:conda|mamba|micromamba)\s*\()"
 )
-_PIPEFAIL = re.compile(r"(?<![\w-])set\s[^\n;&|]*\bpipefail\b")
+_SETS_OPTIONS = re.compile(r"(?<![\w-])set\s[^\n;&|]*")
 _SINGLE_QUOTED = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
 _RANK = re.compile(r"\$\{?(SLURM_(?:PROCID|LOCALID|NODEID))\b")
 _QUOTED_DOCUMENT = re.compile(r"<<-?[ \t]*[\\'\"]")
@@ -53,18 +54,17 @@ _OUTPUT_OPTION = re.compile(
 _REMOVES = re.compile(r"\s*(?:\w+=\S*\s+)*rm\s+((?:-\S+\s+)*)(.*)", re.DOTALL)
 _SCRATCH = re.compile(r"\"?(?:/tmp|/dev/shm|\$\{?(?:TMPDIR|SLURM_TMPDIR|TMP)\b)")
 _NO_RESULT = re.compile(r"(?<![a-z])(?:te?mp|cache)(?![a-z])", re.IGNORECASE)
-_NEWEST_BY_NAME = re.compile(
-    r"(?<![\w-])ls\b((?:\s+-\S+)*)[^|\n]*(?:ckpt|checkpoint|step|epoch)[^|\n]*"
-    r"\|\s*(?:sort\b((?:\s+-\S+)*)[^|\n]*\|\s*)?(?:tail|head)\b",
-    re.IGNORECASE,
-)
+_LISTS = re.compile(r"(?<![\w-])ls\b([^|\n]*)")
+_OF_CHECKPOINTS = re.compile(r"ckpt|checkpoint|step|epoch", re.IGNORECASE)
+_TAKES_ONE = re.compile(r"\|\s*(?:sort\b([^|\n]*)\|\s*)?(?:tail|head)\b")
 _GOES_ON = re.compile(r"[^\n;&|]*\|")
 _ACTION = re.compile(r"\s*trap\s+(\"[^\"]*\"|'[^']*'|\S+)((?:\s+\S+)+)")
 _SPOOLED = re.compile(r"dirname[^|;&\n]*\$\{?(?:0\b|BASH_SOURCE)|\$\{(?:0|BASH_SOURCE(?:\[0\])?)%/\*\}")
 _IS_A_JOB = re.compile(r"(?!\s*(?:echo|printf)\b).*\bSLURM_(?:JOB_?ID|SUBMIT_DIR)\b", re.DOTALL)
 _SUBMITTED_FROM = re.compile(r"\$\{SLURM_SUBMIT_DIR:?-[^\n]*\Z")
-_VARIABLE = re.compile(r"\$(?:\{\w+[^}]*\}|[A-Za-z_]\w*)")
-_STARTS_ITSELF = re.compile(r"(?<![\w-])srun\s[^\n]*(?:\$\{?0\b|BASH_SOURCE)")
+_VARIABLE = re.compile(r"\$(?:\{\w[^}]*\}|[A-Za-z_]\w*)")
+_SRUN_LINE = re.compile(r"(?<![\w-])srun\s[^\n]*")
+_ITSELF = re.compile(r"\$\{?0\b|BASH_SOURCE")
 
 
 class JobScript(NamedTuple):
@@ -226,7 +226,8 @@ def _variables_in_options(script: JobScript) -> Iterator[LintFinding]:
 
 
 def _hidden_failures(script: JobScript) -> Iterator[LintFinding]:
-    if _PIPEFAIL.search(script.code) or re.search(r"PIPESTATUS|pipestatus", script.text):
+    has_pipefail = any(re.search(r"\bpipefail\b", one) for one in _SETS_OPTIONS.findall(script.code))
+    if has_pipefail or re.search(r"PIPESTATUS|pipestatus", script.text):
         return
     for one, behind in zip(script.commands, script.commands[1:], strict=False):
         is_tee = re.match(r"\s*tee(?![\w-])", behind.code) is not None
@@ -251,7 +252,8 @@ def _typed_gpus(script: JobScript) -> Iterator[LintFinding]:
 
 def _ranks(script: JobScript) -> Iterator[LintFinding]:
     has_srun = any(one.starts_srun for one in script.commands)
-    if _STARTS_ITSELF.search(script.text) or not (has_srun or _is_wide(script)):
+    starts_itself = any(map(_ITSELF.search, _SRUN_LINE.findall(script.text)))
+    if starts_itself or not (has_srun or _is_wide(script)):
         return
     given = [(line, said) for line, _, said in script.assignments]
     started = [
@@ -333,13 +335,22 @@ def _removals(script: JobScript) -> Iterator[LintFinding]:
 
 
 def _newest_by_name(script: JobScript) -> Iterator[LintFinding]:
-    for found in _NEWEST_BY_NAME.finditer(script.text):
-        by_number = re.search(r"-\w*[tv]", found[1] or "") or re.search(r"-\w*[Vngk]", found[2] or "")
-        is_used = script.code[found.start()] in (SUBSTITUTED, QUOTED) or _GOES_ON.match(
-            script.text, found.end()
+    for listed in _LISTS.finditer(script.text):
+        taken = _TAKES_ONE.match(script.text, listed.end())
+        if taken is None or _OF_CHECKPOINTS.search(listed[1]) is None:
+            continue
+        by_number = re.search(r"-\w*[tv]", _first_options(listed[1])) or re.search(
+            r"-\w*[Vngk]", _first_options(taken[1] or "")
+        )
+        is_used = script.code[listed.start()] in (SUBSTITUTED, QUOTED) or _GOES_ON.match(
+            script.text, taken.end()
         )
         if by_number is None and is_used:
-            yield LintFinding(script.text.count("\n", 0, found.start()) + 1, Pitfall.SORTED_AS_TEXT)
+            yield LintFinding(script.text.count("\n", 0, listed.start()) + 1, Pitfall.SORTED_AS_TEXT)
+
+
+def _first_options(words: str) -> str:
+    return " ".join(takewhile(lambda word: word.startswith("-"), words.split()))
 
 
 def _late_traps(script: JobScript) -> Iterator[LintFinding]:
