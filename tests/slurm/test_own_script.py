@@ -88,6 +88,15 @@ def test_what_sbatch_refuses_is_refused_with_the_way_out(data: bytes, place: str
     assert fix in caught.value.fix
 
 
+@pytest.mark.parametrize("name", ["job\ntouch pwned #.sbatch", "job\x1b[2J.sbatch"])
+def test_a_file_name_is_no_line_of_the_job_script(tmp_path: Path, name: str) -> None:
+    """One with a line break would be a command of it, also where the job has another name."""
+    path = tmp_path / name
+    path.write_bytes(SCRIPT)
+    with pytest.raises(InputError, match="line break or control character"):
+        plan(spec_of(path, name="train"), read_template("script"), now_s=0.0, directory=str(tmp_path))
+
+
 def test_a_script_of_five_megabytes_is_taken(tmp_path: Path) -> None:
     """Sbatch refuses more than 4 MB by default; Slurm gets our script, which is small."""
     path = tmp_path / "job.sbatch"
@@ -158,10 +167,11 @@ def test_the_comment_of_the_script_is_kept(tmp_path: Path) -> None:
     assert f"--comment={wanted.token} project 7" in wanted.sbatch_arguments
 
 
-def test_a_script_that_must_not_be_requeued_never_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["--no-requeue", "--no-req"])
+def test_a_script_that_must_not_be_requeued_never_is(tmp_path: Path, option: str) -> None:
     """Its own --no-requeue is a budget of no requeue, so that no other job takes its place, either."""
     path = tmp_path / "job.sbatch"
-    path.write_bytes(b"#!/bin/bash\n#SBATCH --no-requeue\n")
+    path.write_text(f"#!/bin/bash\n#SBATCH {option}\n")
     wanted = plan(spec_of(path), read_template("script"), now_s=0.0, directory=str(tmp_path))
     assert wanted.spec.max_requeues == 0
     assert "--max-requeues=0" in wanted.script
@@ -349,7 +359,12 @@ def test_a_start_of_a_run_that_has_ended_does_not_begin() -> None:
 
 @pytest.mark.parametrize(
     ("line", "words"),
-    [("#SBATCH --array=0-9%2", "array"), ("#SBATCH -a 1,2", "array"), ("#SBATCH hetjob", "heterogeneous")],
+    [
+        ("#SBATCH --array=0-9%2", "array"),
+        ("#SBATCH -a 1,2", "array"),
+        ("#SBATCH --arr 1-3", "array"),
+        ("#SBATCH hetjob", "heterogeneous"),
+    ],
 )
 def test_a_script_of_several_jobs_is_refused(tmp_path: Path, line: str, words: str) -> None:
     """The message names the way out."""

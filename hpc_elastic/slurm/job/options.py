@@ -128,6 +128,12 @@ def option_name(key: str) -> str:
     return SHORT.get(name, name.replace("_", "-"))
 
 
+def name_in_full(name: str) -> str:
+    """Return the long name of an option of sbatch, which takes the begin of one, too."""
+    longer = [known for known in BUILT_IN if known.startswith(name)]
+    return longer[0] if name not in BUILT_IN and len(longer) == 1 else name
+
+
 def near(word: str, known: Iterable[str]) -> str:
     """Return ``did you mean 'a' or 'b'?`` for the known words like this one, or nothing."""
     found = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)

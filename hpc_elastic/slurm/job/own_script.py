@@ -95,6 +95,13 @@ def parse_own_script(path: str, data: bytes) -> OwnScript:
         raise InputError(
             "the job script has a byte 0, which Slurm refuses", where=path, fix="name a text file"
         )
+    if has_control(path.rpartition("/")[2]):
+        raise InputError(
+            "the name of the job script holds a line break or control character, which a #SBATCH line cannot "
+            "carry as the name of the job",
+            where=path,
+            fix="rename it",
+        )
     words = first[2:].decode("utf-8", "surrogateescape").strip(" \t").split(None, 1)
     if not words:
         raise InputError(
@@ -238,9 +245,7 @@ def _option_at(word: str, rest: Sequence[str], is_script: Callable[[str], bool])
         name = options.SHORT.get(word[1], word[1])
         return name, word[2:], name in options.WITH_VALUE and len(word) == len("-x") and bool(rest)
     name, equals, value = word[2:].partition("=")
-    longer = [known for known in options.BUILT_IN if known.startswith(name)]
-    if name not in options.BUILT_IN and len(longer) == 1:  # sbatch takes the begin of a name
-        name = longer[0]
+    name = options.name_in_full(name)
     is_plugins = name not in options.BUILT_IN and bool(rest) and not is_script(rest[0])
     takes_value = name in options.WITH_VALUE or (is_plugins and not rest[0].startswith("-"))
     return name, value, takes_value and not equals and bool(rest)
@@ -289,7 +294,7 @@ def _options_in(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
             name, equals, value = word.partition("=")
             if name[:1] == "-" and name[:2] != "--":
                 name, equals, value = f"-{name[1:2]}", word[2:3], word[2:].removeprefix("=")
-            name = options.option_name(name)
+            name = options.name_in_full(name[2:]) if name[:2] == "--" else options.option_name(name)
             if not equals and name in options.WITH_VALUE and words:
                 value = words.pop(0)
             if word.startswith("-"):
