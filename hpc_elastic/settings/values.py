@@ -78,14 +78,16 @@ def shown(value: object) -> str:
         text = repr(value)
     except ValueError:  # a whole number of more digits than Python writes
         return "a number of thousands of digits"
+    except RecursionError:
+        return "a list or table of very many inside each other"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} ... ({len(text)} characters)"
 
 
 def text_of(value: object) -> str:
-    """Return a value as text; empty for a number of more digits than Python writes."""
+    """Return a value as text; empty for one that Python does not write: too many digits, or nested lists."""
     try:
         return str(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
 
 
@@ -398,7 +400,7 @@ def variables(value: object) -> dict[str, str]:
                 f"{name!r} is not the name of an environment variable", "use letters, digits and _"
             )
         if isinstance(text, bool) or not isinstance(text, (str, int, float)):
-            raise BadValueError(f"the value {text!r} of {name} is not text", f'write {name} = "..."')
+            raise BadValueError(f"the value {shown(text)} of {name} is not text", f'write {name} = "..."')
         found[name] = _sound([text if isinstance(text, str) else _number(text)])[0]
     return found
 
@@ -411,6 +413,7 @@ def options(value: object) -> dict[str, OptionValue]:
             raise BadValueError(f"{name!r} is not the name of an option", "write it in quotes")
         if not isinstance(text, (str, int, float)):
             raise BadValueError(f"{shown(text)} is not text", "write it in quotes", '"text"', name)
+        _sound([one for one in (name, text) if isinstance(one, str)])
         found[name] = text
     return found
 

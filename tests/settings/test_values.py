@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hpc_elastic.settings.table import JOB
 from hpc_elastic.settings.values import (
     BadValueError,
     number_text,
@@ -219,3 +220,26 @@ def test_values_in_errors_are_cut() -> None:
 def test_numbers_without_a_needless_fraction() -> None:
     """One that matters stays."""
     assert ["3", "0", "-2", "1.5"] == [number_text(value) for value in (3.0, 0, -2.0, 1.5)]
+
+
+def _nested() -> list[object]:
+    """Return a list of lists that Python cannot write."""
+    value: list[object] = []
+    for _ in range(5000):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("name", JOB)
+@pytest.mark.parametrize("value", [_nested(), {"a": _nested()}], ids=["list", "table"])
+def test_a_value_of_very_many_lists_is_refused(name: str, value: object) -> None:
+    """Each kind of setting says that it cannot be read."""
+    with pytest.raises(BadValueError):
+        JOB[name].kind.parse(value)
+
+
+@pytest.mark.parametrize("value", [{"comment": "\ud800"}, {"comment": "a\0"}, {"\ud800": "a"}], ids=repr)
+def test_an_option_of_sbatch_is_text_that_a_program_can_be_given(value: object) -> None:
+    """Half a character or a NUL can be in no command line."""
+    with pytest.raises(BadValueError, match=r"Unicode|NUL"):
+        JOB["sbatch"].kind.parse(value)
