@@ -123,7 +123,7 @@ LONG = 40_000  # times that a word stands in one line
     ("line", "expected"),
     [
         (f"echo {'ls ckpt ' * LONG}", []),
-        (f"ls {'ckpt ' * LONG}| tail -1", [("HE126", 5)]),
+        (f"LAST=$(ls {'ckpt ' * LONG}| tail -1)", [("HE126", 5)]),
         (f"ls ckpt* | sort {'-' * LONG}", []),
         (f"echo {'set srun= ' * LONG}", []),
         ("echo " + "'a' " * LONG, []),

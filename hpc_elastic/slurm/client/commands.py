@@ -80,7 +80,7 @@ def submit_environment(
     """
     if is_own and "SLURM_JOB_ID" not in environ:
         own = {name: value for name, value in environ.items() if _option_of(name) not in header}
-        own.pop("SBATCH_WAIT", None)  # the one who submits would be taken for a Slurm that does not answer
+        own.pop("SBATCH_WAIT", None)  # the user who submits would be taken for a Slurm that does not answer
         return own
     kept = {}
     for name, value in environ.items():
