@@ -41,7 +41,7 @@ _QUOTED_DOCUMENT = re.compile(r"<<-?[ \t]*[\\'\"]")
 _TYPED = re.compile(r"[A-Za-z]")
 _SETS = re.compile(r"\s*(?:export\s+|declare\s+(?:-\w+\s+)*|readonly\s+)?([A-Za-z_]\w*)=")
 _IS_OF_A_RUN = re.compile(r"OUT|DIR|RUN|_ID|NAME|EXP|SAVE|CKPT|CHECKPOINT|FOLDER|PATH", re.IGNORECASE)
-_MAY_CHANGE = re.compile(r"LOG|PORT|SEED|START|TIME|(?:TMP|TEMP)|CACHE|BACKUP|RDZV|CONTAINER", re.IGNORECASE)
+_MAY_CHANGE = re.compile(r"LOG|PORT|SEED|START|TIME|TMP|TEMP|CACHE|BACKUP|RDZV|CONTAINER", re.IGNORECASE)
 _FROM_A_FILE = re.compile(r"(?:\$\(|`)\s*(?:cat\s|<)")
 _WHICH_START = re.compile(r"(?!\s*(?:echo|printf)\b).*\bSLURM_RESTART_COUNT\b", re.DOTALL)
 _NEW_EACH_TIME = re.compile(
