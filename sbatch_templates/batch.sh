@@ -227,14 +227,18 @@ run_script() {
 }
 
 # Copies the script to where no other user can exchange it. If this shell is killed, the next agent or script
-# of this user on the node removes the copy: it has the name of an agent's directory. $1: the file.
+# of this user on the node removes the copy: it has the name of an agent's directory. It is a program where a
+# file system allows one, as that of Slurm is: a script may run itself as "$0". $1: the file.
 copy_script() {
-  local place
-  for place in /dev/shm /tmp; do
-    remove_left "$place"
+  local place tried=0
+  remove_left /dev/shm
+  remove_left /tmp
+  for place in /dev/shm /tmp /dev/shm /tmp; do
+    tried=$((tried + 1))
     printf -v copy '%s/hpc_elastic-%s-%s-%04x%04x' "$place" "$EUID" "$$" "$RANDOM" "$RANDOM"
     mkdir --mode=700 -- "$copy" || continue
-    dd if="$1" of="$copy/slurm_script" iflag=nofollow,nonblock,fullblock bs=1M count=64 && return
+    dd if="$1" of="$copy/slurm_script" iflag=nofollow,nonblock,fullblock bs=1M count=64 &&
+      chmod 700 -- "$copy/slurm_script" && { [ -x "$copy/slurm_script" ] || [ "$tried" -gt 2 ]; } && return
     rm -rf -- "$copy"
   done 2> /dev/null
 }

@@ -115,6 +115,15 @@ def test_a_python_program_is_a_job_script(cluster: FakeCluster) -> None:
     assert cluster.job(job)["JobName"] == "job.py"
 
 
+def test_a_script_may_run_itself(cluster: FakeCluster) -> None:
+    """Its copy is a program, as that of Slurm is."""
+    run = submit_own(cluster, '[ "$1" = again ] || { "$0" again; exit; }\necho own again\n')
+    state = run.wait_ending()
+    assert state.ending is not None
+    assert state.ending.decision is Decision.DONE
+    assert run.said() == ["own again"]
+
+
 def test_a_script_may_come_from_standard_input(cluster: FakeCluster) -> None:
     """As with sbatch: the job has its name, and the script no arguments."""
     script = '#!/bin/bash\necho "own $# $SLURM_JOB_NAME"'
