@@ -353,19 +353,21 @@ keep_output() (
   local number name=slurm-${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID:-}}
   [ "$name" != slurm- ] || name+=$SLURM_JOB_ID
   enter_run 2> /dev/null || return
-  local output error
-  output=$(readlink "/proc/$$/fd/1") error=$(readlink "/proc/$$/fd/2")
   exec 2> /dev/null
-  link_output "$output" "$name.out"
-  [ "$error" = "$output" ] || link_output "$error" "$name-stderr.out"
+  link_output 1 "$name.out"
+  [ "/proc/$$/fd/1" -ef "/proc/$$/fd/2" ] || link_output 2 "$name-stderr.out"
 )
 
-link_output() {  # $1: a file of this job. $2: its name in the run directory
-  [ ! "$1" -ef "$2" ] || return 0
-  if [ -f "$1" ]; then
-    ln -f -- "$1" "$2" && return
+# Links the file itself that Slurm has opened, whatever has its name by now. $1: the number of a stream of this
+# script. $2: the name in the run directory.
+link_output() {
+  local stream=/proc/$$/fd/$1
+  [ ! "$stream" -ef "$2" ] || return 0
+  if [ -f "$stream" ]; then
+    ln -Lf -- "$stream" "$2" && return
   fi
-  echo "the output of this job is in $1" > "$2"
+  rm -f -- "$2"  # it may be the output of an earlier start, under its second name
+  echo "the output of this job is in $(readlink "$stream")" > "$2"
 }
 
 # --- Before srun --------------------------------------------------------------------------------------------

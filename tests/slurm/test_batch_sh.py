@@ -213,3 +213,17 @@ def test_the_job_script_that_was_compared_is_the_one_that_runs(node: Node, inter
     assert (said, mode) == ("own a b", "700")
     assert path.endswith("/slurm_script")
     assert not Path(path).parent.exists()
+
+
+def test_the_output_of_an_earlier_start_stays_as_it_is(tmp_path: Path) -> None:
+    """A start whose output is no file tells where it is; that of the start before has had the same name."""
+    run, first = tmp_path / "run", tmp_path / "first"
+    run.mkdir(mode=0o700)
+    (run / "run.json").write_text('{"run_id": "one"}')
+    variables = {"HPC_ELASTIC_RUN_DIR": str(run), "HPC_ELASTIC_RUN_ID": "one", "SLURM_JOB_ID": "7"}
+    outputs = []
+    for out in (first, "/dev/null"):
+        bash(f"exec > {out} 2>&1\nkeep_output\necho said in {out}", **variables, PATH=os.environ["PATH"])
+        outputs.append((run / "slurm-7.out").read_text())
+    assert outputs == [f"said in {first}\n", "the output of this job is in /dev/null\n"]
+    assert first.read_text() == f"said in {first}\n"
