@@ -22,6 +22,7 @@ from hpc_elastic.slurm.run_jobs.existing_run import (
     is_run,
     look_into,
     names_of_runs,
+    require_listed,
 )
 from hpc_elastic.slurm.run_jobs.run_files import ask_job, read_run, stored_spec
 from hpc_elastic.slurm.run_jobs.submissions import read_links, read_submissions
@@ -53,8 +54,10 @@ def _newest_of_all() -> RunPaths:
 
     Raises:
         InputError: the folder of runs has none.
+        RunDirError: it cannot be listed.
     """
-    runs = [RunPaths(os.path.join(RUNS_FOLDER, name)) for name in look_into().runs]
+    there = require_listed(look_into())
+    runs = [RunPaths(os.path.join(RUNS_FOLDER, name)) for name in there.runs]
     if not runs:
         folder = visible(os.path.abspath(RUNS_FOLDER))
         raise InputError(f"no run is named, and none is in {folder}", where="RUN", fix=_FIX)
@@ -98,6 +101,7 @@ def _found(word: str, choose: Choose) -> RunPaths:
 
 
 def _unknown(word: str, there: Folder) -> RunDirError:
+    require_listed(there)
     theirs = [name for name in there.foreign if word in (name, _OF_DATE.sub("", name))]
     if theirs:
         name = visible(os.path.join(RUNS_FOLDER, theirs[-1]))

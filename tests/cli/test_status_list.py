@@ -122,10 +122,11 @@ def test_a_folder_that_cannot_be_listed_is_not_empty(
     (folder.parent / "hpc_elastic_runs").mkdir(exist_ok=True)
     with monkeypatch.context() as refused:
         refused.setattr(os, "listdir", _refuse)
-        assert 2 == app.run(["status"])
-    said = capfd.readouterr().err
-    assert "cannot be listed: Permission denied" in said
-    assert "chmod u+rx " in said
+        for words in (["status"], ["logs"], ["logs", "train"], ["stop", "train"]):
+            assert 2 == app.run(words)
+            said = capfd.readouterr().err
+            assert "cannot be listed: Permission denied" in said
+            assert "chmod u+rx " in said
     gone = folder.parent / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from hpc_elastic.account.account import Account, account_of
 from hpc_elastic.cli.say import say
 from hpc_elastic.clock import NO_TIME, SystemClock, date_text
-from hpc_elastic.errors import HpcElasticError, RunDirError
+from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths
@@ -17,11 +17,10 @@ from hpc_elastic.report.explain.words import share_text, step_text
 from hpc_elastic.report.run_facts import history_of
 from hpc_elastic.report.run_status import RunPhase, RunView, status_of
 from hpc_elastic.report.timeline import span_text
-from hpc_elastic.slurm.run_jobs.existing_run import Folder, look_into, names_of_runs
+from hpc_elastic.slurm.run_jobs.existing_run import look_into, names_of_runs, require_listed
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, read_run, spec_trouble
 from hpc_elastic.slurm.run_jobs.signs_of_life import is_in_doubt, signs_of
 from hpc_elastic.slurm.submit.run_dir import identity_trouble
-from hpc_elastic.store.plain_file import access_fix
 from hpc_elastic.text import for_shell, visible
 
 _MOST_FOREIGN = 10  # directories of other users that are named
@@ -30,7 +29,7 @@ _MOST_ACCOUNTS = 50  # runs whose account is made, the newest ones
 
 def list_runs(folder: str) -> int:
     """Print a line for each run in a folder, the one that changed last first; asks no Slurm."""
-    there = _listed(folder)
+    there = require_listed(look_into(folder), folder)
     lines = _rows(folder, there.runs)
     foreign = list(there.foreign.items()) if folder == RUNS_FOLDER else []
     shown = foreign[:_MOST_FOREIGN]
@@ -46,20 +45,6 @@ def list_runs(folder: str) -> int:
         say(f"and {len(foreign) - len(shown)} more of other users")
     _say_next(folder, lines[0].name if lines else "")
     return 0
-
-
-def _listed(folder: str) -> Folder:
-    """Return the content of a folder.
-
-    Raises:
-        RunDirError: it is there, but cannot be listed.
-    """
-    there = look_into(folder)
-    if there.trouble:
-        place = os.path.abspath(folder)
-        what = f"the runs below {visible(place)} cannot be listed: {there.trouble}"
-        raise RunDirError(what, where="RUN", fix=access_fix(place, "rx"))
-    return there
 
 
 def _say_next(folder: str, newest: str) -> None:
@@ -129,7 +114,7 @@ def _progress_text(row: RunRow) -> str:
 def runs_json(folder: str) -> str:
     """Return the runs of a folder as a document, the one that changed last first; asks no Slurm."""
     found = []
-    for row in _rows(folder, _listed(folder).runs):
+    for row in _rows(folder, require_listed(look_into(folder), folder).runs):
         account = _account_of(row)
         found.append(
             {

@@ -11,7 +11,7 @@ from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths, absence_of
 from hpc_elastic.slurm.run_jobs.submissions import read_submissions
 from hpc_elastic.store import files
-from hpc_elastic.store.plain_file import absence_fix, owner_name
+from hpc_elastic.store.plain_file import absence_fix, access_fix, owner_name
 from hpc_elastic.text import for_shell, visible
 from hpc_elastic.typed_json import parse_object
 
@@ -60,6 +60,19 @@ def look_into(folder: str = RUNS_FOLDER) -> Folder:
         elif not owner and is_run(RunPaths(place)) and not _is_second_name(place):
             runs.append(name)
     return Folder(tuple(runs), foreign)
+
+
+def require_listed(there: Folder, folder: str = RUNS_FOLDER) -> Folder:
+    """Return the content of a folder that could be listed, or is not there.
+
+    Raises:
+        RunDirError: it is there, but cannot be listed.
+    """
+    if there.trouble:
+        place = os.path.abspath(folder)
+        what = f"the runs below {visible(place)} cannot be listed: {there.trouble}"
+        raise RunDirError(what, where="RUN", fix=access_fix(place, "rx"))
+    return there
 
 
 def names_of_runs(folder: str = RUNS_FOLDER) -> tuple[str, ...]:
