@@ -220,6 +220,15 @@ def test_a_working_directory_with_a_line_break_is_refused(
         check()
 
 
+@pytest.mark.parametrize("word", [">", "2>&1", "|", "&&"])
+def test_a_word_that_means_something_to_a_shell_only_is_a_warning(workdir: Path, word: str) -> None:
+    """The program may take it, and gets it; a shell that the command names reads it itself."""
+    (warning,) = check(command=f"python3 train.py {word} log")
+    assert f"the program gets {word} as an argument, as no shell reads the command\n  fix: " in warning
+    assert [] == check(command=f"bash -c 'python3 train.py {word} cat'")
+    assert [] == check(command="python3 train.py --arrow=->")
+
+
 def test_a_health_command_that_is_not_here_is_a_warning(workdir: Path) -> None:
     """The nodes may have it; what sh itself knows, or is more than a name, is not looked for."""
     (warning,) = check(health_command="ib-chekc --quick || exit 1")

@@ -25,6 +25,7 @@ from hpc_elastic.store.plain_file import absence_fix, read_plain
 from hpc_elastic.text import for_shell
 
 _IMPORT_TIMEOUT_S = 30.0
+_OF_A_SHELL = frozenset({">", ">>", "2>", "2>&1", "&>", "<", "|", "|&", "&&", "||", ";", "&"})
 _LONGEST_SCRIPT = 1 << 20
 _MOST_AGENTS = 64  # for each CPU; more give each other up for want of time
 _LONGEST_FIRST_LINE = 256  # of which the kernel reads an interpreter
@@ -241,14 +242,15 @@ def _check_worker(request: SubmitRequest) -> list[str]:
         refuse_launcher(script.worker_command(spec, spec.python or sys.executable), "command")
     if not spec.module and not os.path.exists(os.path.join(workdir, spec.command[0])):
         check_words(spec.command)
+    found = _shell_words(spec.command)
     if spec.container:
         _check_program(spec.container[0], workdir, "container", is_certain=not (spec.setup or spec.modules))
-        return []
+        return found
     command = script.worker_command(spec, spec.python or sys.executable)
     is_certain = not (spec.setup or spec.modules)
     _check_program(command[0], workdir, "command", is_certain=is_certain)
     if spec.module:
-        return []
+        return found
     worker = script_of(command)
     path = os.path.join(workdir, worker) if worker else None
     if path and not os.path.isfile(path):
@@ -257,7 +259,18 @@ def _check_worker(request: SubmitRequest) -> list[str]:
         raise InputError(
             f"the worker file {path} is not readable", where="command", fix=f"chmod u+r {for_shell(path)}"
         )
-    return _launcher_in_script(os.path.join(workdir, worker or command[0])) if _has_many(spec) else []
+    return found + (
+        _launcher_in_script(os.path.join(workdir, worker or command[0])) if _has_many(spec) else []
+    )
+
+
+def _shell_words(command: Sequence[str]) -> list[str]:
+    """Warn of a word that means something to a shell only: no shell reads the command of a worker."""
+    word = next((word for word in command if word in _OF_A_SHELL), None)
+    if word is None:
+        return []
+    fix = f"leave it out, as the output of workers is in the run's logs; or write bash -c '... {word} ...'"
+    return [f"the program gets {word} as an argument, as no shell reads the command\n  fix: {fix}"]
 
 
 def _has_many(spec: JobSpec) -> bool:
