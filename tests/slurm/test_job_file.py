@@ -27,6 +27,16 @@ def test_a_typo_in_the_syntax_shows_the_line(tmp_path: Path) -> None:
     assert caught.value.message.endswith("^")
 
 
+@pytest.mark.parametrize("again", ["nodes = 3", "[nodes]"])
+def test_a_key_that_is_given_twice_is_named(tmp_path: Path, again: str) -> None:
+    """The parser only says that it cannot overwrite a value."""
+    path = written(tmp_path, f'command = "python x.py"\nnodes = 2\n{again}\n')
+    with pytest.raises(InputError) as caught:
+        read_job_file(path)
+    assert f"{path}:3: nodes is given a second time\n    {again}\n" in str(caught.value)
+    assert "keep one of the lines with nodes" == caught.value.fix
+
+
 def test_a_file_that_ends_too_early_shows_its_last_line(tmp_path: Path) -> None:
     """An open bracket is noticed at the end of the file."""
     path = written(tmp_path, 'nodes = 1\ncommand = ["python",\n')

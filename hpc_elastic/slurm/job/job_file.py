@@ -20,6 +20,7 @@ from hpc_elastic.text import for_shell
 
 _TOML_READER = "tomllib" if sys.version_info >= (3, 11) else "tomli"  # the same module by two names
 _TABLES = {name: row for name, row in JOB.items() if row.kind in TABLES}
+_GIVEN_TWICE = "Cannot overwrite a value"  # of the parser of TOML
 _FOR_SBATCH = (".sbatch", ".slurm", ".batch", ".sl")  # names of job scripts, with #! or without
 _OTHER_FORMATS = (".json", ".yaml", ".yml")
 
@@ -136,6 +137,10 @@ def _syntax_error(path: str, text: str, message: str) -> InputError:
     else:
         number, column, reason = int(match[1]), int(match[2]), message[: match.start()]
     shown = lines[number - 1] if 0 < number <= len(lines) else ""
+    if reason == _GIVEN_TWICE:
+        key = shown.partition("=")[0].strip(" []")
+        what = f"{key} is given a second time\n    {shown}"
+        return InputError(what, where=f"{path}:{number}", fix=f"keep one of the lines with {key}")
     arrow = "\n    " + " " * (column - 1) + "^" if column else ""
     return InputError(
         f"not valid TOML: {reason}\n    {shown}{arrow}", where=f"{path}:{number}", fix="correct the line"
