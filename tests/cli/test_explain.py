@@ -230,7 +230,7 @@ def test_a_failed_run_without_a_checkpoint_has_lost_all_steps(
         (151.0, RunEnded(Decision.FAILED, 1, "a worker failed", NAN)),
     )
     write_facts(paths, (1, 40.0, 2, 18), (1, 140.0, 2, 41))
-    assert "the run ended then; 41 steps after the last checkpoint lost" in flat(explained(paths, capfd))
+    assert "the run ended then; 41 steps lost, as no checkpoint is marked" in flat(explained(paths, capfd))
 
 
 def test_hangs_point_to_the_stacks_of_all_ranks(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:

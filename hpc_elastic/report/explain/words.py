@@ -279,8 +279,11 @@ def _stops(found: Explanation) -> Iterator[str]:
 
 def _end_text(account: Account) -> str:
     lost = account.series.unsaved
-    steps = f"; {count_text(lost, 'step')} after the last checkpoint lost" if lost else ""
-    return f"the run ended then{steps}"
+    if not lost:
+        return "the run ended then"
+    has_saved = any(start.facts.saved is not None for start in account.starts)
+    which = "after the last checkpoint lost" if has_saved else "lost, as no checkpoint is marked"
+    return f"the run ended then; {count_text(lost, 'step')} {which}"
 
 
 def _stop_text(stop: StopFact) -> str:
