@@ -138,6 +138,23 @@ def test_a_very_long_line_is_read(
 
 
 @pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("srun -n1 ./sim &", "HE110"),
+        ("rm -rf ckpt", "HE125"),
+        ("OUT=$(date)", "HE124"),
+        ('cd "${0%/*}"', "HE128"),
+    ],
+)
+def test_a_script_of_many_lines_is_read(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], line: str, code: str
+) -> None:
+    """A sweep has a line for each of its parts; no rule walks over the script for each of them."""
+    text = GOOD.replace("srun python train.py\n", f"{line}\n" * 5_000)
+    assert [code] * 5_000 == [found for found, _ in linted(tmp_path, capfd, text)]
+
+
+@pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
         ("python", "--gpus=1 torchrun --nproc-per-node=$SLURM_GPUS_PER_NODE", ("HE120", 6)),

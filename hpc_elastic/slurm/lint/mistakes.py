@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import takewhile
 
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.slurm.job.shell_text import COMMENT, DOCUMENT, QUOTED, SUBSTITUTED, open_blocks, parts
+from hpc_elastic.slurm.job.shell_text import COMMENT, DOCUMENT, QUOTED, SUBSTITUTED, keywords, parts
 from hpc_elastic.slurm.lint.commands import ScriptCommand
 from hpc_elastic.slurm.lint.pitfalls import LintFinding, Pitfall
 
@@ -107,17 +107,25 @@ class JobScript(NamedTuple):
         found = (n for n, one in enumerate(self.commands) if TRAINS.search(one.runs))
         return next(found, len(self.commands))
 
-    def depends_on(self, asked: re.Pattern[str], line: int) -> bool:
-        """Return whether a line is run only in some starts of the script.
+    def lines_of_some_starts(self, asked: re.Pattern[str]) -> set[int]:
+        """Return the lines that only some starts of the script run.
 
         Args:
-            asked: matches a condition in the line, or one above it if the line is within an ``if``.
-            line: of the script, from 1.
+            asked: matches a condition in such a line, or above it where the line is within an ``if``.
         """
-        begin = sum(len(one) + 1 for one in self.code.split("\n")[: line - 1])
-        is_within = "if" in open_blocks(self.code, [one for one in parts(self.code) if one.start < begin])
-        above = (one.text for one in self.commands if one.line == line or (is_within and one.line < line))
-        return any(asked.match(text) for text in above)
+        found: set[int] = set()
+        line, at, ifs, is_asked = 1, 0, 0, False
+        for part in parts(self.code):
+            own = self.code[part.start : part.end]
+            begin = part.start + len(own) - len(own.lstrip())
+            line, at = line + self.text.count("\n", at, begin), begin
+            if asked.match(self.text, begin, part.end):
+                is_asked = True
+                found.update(() if _SETS.match(own) else (line,))
+            if is_asked and ifs:
+                found.update(range(line, line + self.text.count("\n", begin, part.end) + 1))
+            ifs += keywords(own).count("if") - own.split()[:1].count("fi")
+        return found
 
     @property
     def assignments(self) -> Iterator[tuple[int, str, str]]:
@@ -301,13 +309,13 @@ def _one_node_of_many(script: JobScript) -> Iterator[LintFinding]:
 
 
 def _changing_names(script: JobScript) -> Iterator[LintFinding]:
-    given = list(script.assignments)
+    given, of_some_starts = list(script.assignments), script.lines_of_some_starts(_WHICH_START)
     kept = {name for _, name, said in given if _FROM_A_FILE.search(said)}  # by a start for the next one
     for line, name, said in given:
         is_of_run = _IS_OF_A_RUN.search(name) and not _MAY_CHANGE.search(name)
         is_kept = name in kept or _SCRATCH.match(said) is not None
         is_new = is_of_run and not is_kept and _NEW_EACH_TIME.search(expanded(said))
-        if is_new and not script.depends_on(_WHICH_START, line):
+        if is_new and line not in of_some_starts:
             yield LintFinding(line, Pitfall.NEW_NAME, f"{name} is another one at each start")
     for one in script.commands:
         options = _OUTPUT_OPTION.finditer(expanded(one.text)) if TRAINS.search(one.runs) else ()
@@ -318,14 +326,14 @@ def _changing_names(script: JobScript) -> Iterator[LintFinding]:
 
 
 def _removals(script: JobScript) -> Iterator[LintFinding]:
-    begin = script.first_training
+    begin, of_some_starts = script.first_training, script.lines_of_some_starts(_WHICH_START)
     used = [word for one in script.commands[begin:] for word in re.split(r"[\s=]+", one.text)]
     kept = {word.strip("\"'").rstrip("/") for word in used}
     for one in script.commands[:begin]:
         found = _REMOVES.match(one.text)
         if found is None or not re.search(r"-\w*[rR]|--recursive", found[1]):
             continue
-        if script.depends_on(_WHICH_START, one.line):
+        if one.line in of_some_starts:
             continue
         for word in found[2].split():
             path = word.strip("\"'").removesuffix("/*").rstrip("/")
@@ -367,9 +375,12 @@ def _late_traps(script: JobScript) -> Iterator[LintFinding]:
 
 
 def _spooled(script: JobScript) -> Iterator[LintFinding]:
+    of_some_starts = script.lines_of_some_starts(_IS_A_JOB)
     for found in _SPOOLED.finditer(script.text):
         line = script.text.count("\n", 0, found.start()) + 1
         is_code = script.code[found.start()] not in (COMMENT, DOCUMENT)
-        is_default = _SUBMITTED_FROM.search(script.text, 0, found.start()) is not None
-        if is_code and not is_default and not script.depends_on(_IS_A_JOB, line):
+        is_default = (
+            _SUBMITTED_FROM.search(script.text, max(0, found.start() - 80), found.start()) is not None
+        )
+        if is_code and not is_default and line not in of_some_starts:
             yield LintFinding(line, Pitfall.SPOOLED)

@@ -114,7 +114,7 @@ def _of_commands(commands: list[ScriptCommand]) -> Iterator[LintFinding]:
 
 def _of_sruns(commands: list[ScriptCommand]) -> Iterator[LintFinding]:
     """Yield the ways in which a script ends before its tasks; the same trap is missed once."""
-    has_trap = False
+    has_trap, waited_for = False, _waited_for(commands)
     for n, one in enumerate(commands):
         has_trap = has_trap or _TRAP.search(one.code) is not None
         if not one.starts_srun:
@@ -124,25 +124,33 @@ def _of_sruns(commands: list[ScriptCommand]) -> Iterator[LintFinding]:
         elif not has_trap:
             yield LintFinding(one.line, Pitfall.NO_TRAP)
             has_trap = True
-        if one.after == "&" and not _is_waited_for(commands[n + 1 :]):
+        if one.after == "&" and not waited_for[n]:
             yield LintFinding(one.line, Pitfall.SRUN_IN_BACKGROUND)
 
 
-def _is_waited_for(behind: list[ScriptCommand]) -> bool:
-    """Return whether a script outlives a signal while a command in its background runs.
+def _waited_for(commands: list[ScriptCommand]) -> list[bool]:
+    """Return for each command whether the script outlives a signal while that runs in the background.
 
     It waits twice, or in a loop, as the signal ends the first wait; or it runs another program in the
     foreground, which the command serves or watches.
-
-    Args:
-        behind: the commands behind that in the background.
     """
+    found = [False] * len(commands)
+    for n in range(len(commands) - 2, -1, -1):
+        behind = commands[n + 1]
+        if _WAITS.match(behind.code) or _LOOPS.match(behind.code):
+            found[n] = _waits_twice(commands, n + 1)
+        else:
+            found[n] = found[n + 1] or (behind.after != "&" and TRAINS.search(behind.runs) is not None)
+    return found
+
+
+def _waits_twice(commands: list[ScriptCommand], begin: int) -> bool:
+    """Return whether commands wait twice, or in a loop, before the next one goes to the background."""
     waits = loops = 0
-    for one in behind:
-        if waits and one.after == "&":
+    for n in range(begin, len(commands)):
+        one = commands[n]
+        if one.after == "&":
             return False  # the waits behind it are for this one
-        if not waits and one.after != "&" and TRAINS.search(one.runs):
-            return True
         loops += _LOOPS.match(one.code) is not None
         waits += _WAITS.match(one.code) is not None
         if waits and waits + loops > 1:
