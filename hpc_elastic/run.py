@@ -84,6 +84,7 @@ def get_args_parser() -> ArgumentParser:
     from hpc_elastic.cli.run.flags import torchs_parser  # noqa: PLC0415 - workers of --run-path import this
 
     made = torchs_parser()
+    made.give_lists()
     made.conflict_handler = "resolve"  # a program that adds a flag of its own knows nothing of ours
     made.set_defaults(**{name: value for name, value in _OF_TORCH.items() if made.get_default(name) is None})
     return made

@@ -15,7 +15,7 @@ from hpc_elastic.argparse_util import check_env, env, value_of, variable_of
 from hpc_elastic.cli.arguments import ARGUMENTS, OPTIONS_HEADING, PROGRAM, CommandRow, Option, Word
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.settings.setting import LINES, NAMES, SWITCH, TABLES, Setting, ValueKind, flags_of
+from hpc_elastic.settings.setting import LINES, NAMES, SWITCH, TABLES, TEXTS, Setting, ValueKind, flags_of
 from hpc_elastic.settings.values import BadValueError
 from hpc_elastic.text import visible_lines
 
@@ -50,6 +50,14 @@ class FlagValue:
             return self.kind.parse(text)
         except BadValueError as error:
             raise _BadFlagError(error) from None
+
+
+class FlagTexts(FlagValue):
+    """Reads the texts of a flag as a list, as torchrun has them."""
+
+    def __call__(self, text: str) -> list[str]:
+        """Return the texts."""
+        return list(super().__call__(text))
 
 
 class Slip(NamedTuple):
@@ -120,6 +128,16 @@ class Parser(argparse.ArgumentParser):
         self.row: CommandRow | None = None
         self.panels: Mapping[str, Sequence[tuple[str, str]]] = {}
         self.advise: Callable[[Slip], str] = near
+
+    def give_lists(self) -> None:
+        """Have a list of texts where a setting has a tuple, as torchrun's parser has."""
+        for action in self._actions:
+            if isinstance(action.type, FlagValue) and action.type.kind is TEXTS:
+                action.type = FlagTexts(TEXTS)
+                if isinstance(
+                    action.default, tuple
+                ):  # else it is the text of a variable, which is read by type
+                    action.default = list(action.default)
 
     def known_flags(self) -> list[str]:
         """Return all spellings of all flags."""

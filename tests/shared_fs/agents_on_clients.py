@@ -14,7 +14,7 @@ from hpc_elastic.testing.waiting import wait_until
 from tests.shared_fs.clients import Client, RemoteStore
 from tests.shared_fs.file_system import REPOSITORY, FileSystem
 
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 
 WORKER = """\
 touch "$1/started.$HPC_ELASTIC_ROUND.$RANK.of.$WORLD_SIZE"
