@@ -80,8 +80,8 @@ CAUSES: Mapping[Cause, CauseRow] = {
         "drain of a node", "drains of nodes", "the drain of a node", Blame.USER, _FINISH,
         requeues=True, of_node="the drain of the node"),
     Cause.REQUEUE: CauseRow(
-        "by hand", "by hand", "the job was requeued by hand", Blame.USER, _LATER,
-        requeues=True, of_node="the task was requeued by hand"),
+        "by hand", "by hand", "the job was requeued with scontrol requeue", Blame.USER, _LATER,
+        requeues=True, of_node="the task was requeued with scontrol requeue"),
     Cause.JOIN_TIMEOUT: CauseRow(
         "join timeout", "join timeouts", "too few nodes came", Blame.SLURM, _AGENT, requeues=True),
     Cause.AGENT_ERROR: CauseRow(

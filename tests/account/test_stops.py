@@ -184,7 +184,8 @@ def test_each_node_of_an_array_that_was_called_away_is_named_with_its_reason() -
     wish = DrainRequested(Cause.REQUEUE, "n2", AfterDrain.REJOIN, "", EPOCH)
     (stop,) = stops(ELASTIC, FIRST, wish, away[0], RoundEnded(1, Cause.REQUEUE, ("n2",), None), away[1])
     assert (Cause.REQUEUE, ("n2", "n3")) == (stop.cause, stop.nodes)
-    assert "n2 left: the task was requeued by hand; n3 left: a SIGTERM that a user sent" == text(stop)
+    by_hand, by_signal = "the task was requeued with scontrol requeue", "a SIGTERM that a user sent"
+    assert f"n2 left: {by_hand}; n3 left: {by_signal}" == text(stop)
     asked = DrainRequested(Cause.STOP, "", AfterDrain.LEAVE, "hpc-elastic stop")
     (stop,) = stops(ELASTIC, FIRST, asked, away[0])
     assert ((), "stopped by the user") == (stop.leavers, text(stop))
