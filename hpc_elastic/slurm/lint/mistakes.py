@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import takewhile
 
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.slurm.job.shell_text import COMMENT, DOCUMENT, QUOTED, SUBSTITUTED, keywords, parts
+from hpc_elastic.slurm.job.shell_text import COMMENT, DOCUMENT, QUOTED, SUBSTITUTED, Part, keywords, parts
 from hpc_elastic.slurm.lint.commands import ScriptCommand
-from hpc_elastic.slurm.lint.pitfalls import LintFinding, Pitfall
+from hpc_elastic.slurm.lint.pitfalls import OF_CHECKPOINTS, LintFinding, Pitfall
 
 LAUNCHER = re.compile(
     r"(?<![\w.-])(?:torchrun|torch\.distributed\.(?:run|launch)|accelerate\s+launch|deepspeed)(?![\w-])"
@@ -55,7 +55,6 @@ _REMOVES = re.compile(r"\s*(?:\w+=\S*\s+)*rm\s+((?:-\S+\s+)*)(.*)", re.DOTALL)
 _SCRATCH = re.compile(r"\"?(?:/tmp|/dev/shm|\$\{?(?:TMPDIR|SLURM_TMPDIR|TMP)\b)")
 _NO_RESULT = re.compile(r"(?<![a-z])(?:tmp|temp|cache)(?![a-z])", re.IGNORECASE)
 _LISTS = re.compile(r"(?<![\w-])ls\b([^|\n]*)")
-_OF_CHECKPOINTS = re.compile(r"ckpt|checkpoint|step|epoch", re.IGNORECASE)
 _TAKES_ONE = re.compile(r"\|\s*(?:sort\b([^|\n]*)\|\s*)?(?:tail|head)\b")
 _GOES_ON = re.compile(r"[^\n;&|]*\|")
 _ACTION = re.compile(r"\s*trap\s+(\"[^\"]*\"|'[^']*'|\S+)((?:\s+\S+)+)")
@@ -114,11 +113,9 @@ class JobScript(NamedTuple):
             asked: matches a condition in such a line, or above it where the line is within an ``if``.
         """
         found: set[int] = set()
-        line, at, ifs, is_asked = 1, 0, 0, False
-        for part in parts(self.code):
-            own = self.code[part.start : part.end]
-            begin = part.start + len(own) - len(own.lstrip())
-            line, at = line + self.text.count("\n", at, begin), begin
+        ifs, is_asked = 0, False
+        for line, begin, part in self._lines():
+            own = self.code[begin : part.end]
             if asked.match(self.text, begin, part.end):
                 is_asked = True
                 found.update(() if _SETS.match(own) else (line,))
@@ -130,13 +127,29 @@ class JobScript(NamedTuple):
     @property
     def assignments(self) -> Iterator[tuple[int, str, str]]:
         """The line, the name and the text of each assignment of a variable."""
+        for line, begin, part in self._lines():
+            name = _SETS.match(self.code, begin, part.end)
+            if name is not None:
+                yield line, name[1], self.text[name.end() : part.end]
+
+    def found_in_code(self, pattern: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
+        """Yield where the text matches, each with its line; not in comments and here-documents."""
+        for found in pattern.finditer(self.text):
+            if self.code[found.start()] not in (COMMENT, DOCUMENT):
+                yield self.line_of(found), found
+
+    def line_of(self, found: re.Match[str]) -> int:
+        """Return the line in which a match in the text begins, from 1."""
+        return self.text.count("\n", 0, found.start()) + 1
+
+    def _lines(self) -> Iterator[tuple[int, int, Part]]:
+        """Yield each command with the line and the place where its first word stands."""
+        line, at = 1, 0
         for part in parts(self.code):
             own = self.code[part.start : part.end]
-            name = _SETS.match(own)
-            if name is not None:
-                begin = part.start + len(own) - len(own.lstrip())
-                said = self.text[part.start : part.end]
-                yield self.text.count("\n", 0, begin) + 1, name[1], said[name.end() :]
+            begin = part.start + len(own) - len(own.lstrip())
+            line, at = line + self.text.count("\n", at, begin), begin
+            yield line, begin, part
 
 
 def mistakes(script: JobScript) -> Iterator[LintFinding]:
@@ -249,13 +262,9 @@ def _typed_gpus(script: JobScript) -> Iterator[LintFinding]:
         variable = f"SLURM_{option.upper().replace('-', '_')}"
         if not typed:
             continue
-        for found in re.finditer(rf"\$(?:{variable}\b|\{{{variable}\}})", script.text):
-            if script.code[found.start()] not in (COMMENT, DOCUMENT):
-                yield LintFinding(
-                    script.text.count("\n", 0, found.start()) + 1,
-                    Pitfall.GPUS_TYPED,
-                    f"{variable} is {typed[-1]}, which is no number",
-                )
+        used = re.compile(rf"\$(?:{variable}\b|\{{{variable}\}})")
+        for line, _ in script.found_in_code(used):
+            yield LintFinding(line, Pitfall.GPUS_TYPED, f"{variable} is {typed[-1]}, which is no number")
 
 
 def _ranks(script: JobScript) -> Iterator[LintFinding]:
@@ -345,7 +354,7 @@ def _removals(script: JobScript) -> Iterator[LintFinding]:
 def _newest_by_name(script: JobScript) -> Iterator[LintFinding]:
     for listed in _LISTS.finditer(script.text):
         taken = _TAKES_ONE.match(script.text, listed.end())
-        if taken is None or _OF_CHECKPOINTS.search(listed[1]) is None:
+        if taken is None or OF_CHECKPOINTS.search(listed[1]) is None:
             continue
         by_number = re.search(r"-\w*[tv]", _first_options(listed[1])) or re.search(
             r"-\w*[Vngk]", _first_options(taken[1] or "")
@@ -354,7 +363,7 @@ def _newest_by_name(script: JobScript) -> Iterator[LintFinding]:
             script.text, taken.end()
         )
         if by_number is None and is_used:
-            yield LintFinding(script.text.count("\n", 0, listed.start()) + 1, Pitfall.SORTED_AS_TEXT)
+            yield LintFinding(script.line_of(listed), Pitfall.SORTED_AS_TEXT)
 
 
 def _first_options(words: str) -> str:
@@ -376,11 +385,9 @@ def _late_traps(script: JobScript) -> Iterator[LintFinding]:
 
 def _spooled(script: JobScript) -> Iterator[LintFinding]:
     of_some_starts = script.lines_of_some_starts(_IS_A_JOB)
-    for found in _SPOOLED.finditer(script.text):
-        line = script.text.count("\n", 0, found.start()) + 1
-        is_code = script.code[found.start()] not in (COMMENT, DOCUMENT)
+    for line, found in script.found_in_code(_SPOOLED):
         is_default = (
             _SUBMITTED_FROM.search(script.text, max(0, found.start() - 80), found.start()) is not None
         )
-        if is_code and not is_default and line not in of_some_starts:
+        if not is_default and line not in of_some_starts:
             yield LintFinding(line, Pitfall.SPOOLED)

@@ -10,6 +10,8 @@ from enum import Enum
 from hpc_elastic.named_tuple import NamedTuple
 
 BOM = "\ufeff"
+OF_CHECKPOINTS = re.compile(r"ckpt|checkpoint|step|epoch", re.IGNORECASE)
+"""Matches in names that checkpoints usually have."""
 _PYTHON = re.compile(r"#!.*\bpython[\d.]*\b")
 _SCRIPT_NAMES = (".sbatch", ".slurm", ".batch", ".job", ".sub", ".sl", ".sh", ".bash")
 _OPTION_LINE = re.compile(r"^#SBATCH\s", re.MULTILINE)

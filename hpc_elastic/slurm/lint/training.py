@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import TypeGuard
 
-from hpc_elastic.slurm.lint.pitfalls import LintFinding, Pitfall
+from hpc_elastic.slurm.lint.pitfalls import OF_CHECKPOINTS, LintFinding, Pitfall
 
 _CALLS = {
     Pitfall.NO_TICK: "tick",
@@ -200,7 +200,7 @@ def _takes_checkpoints(call: ast.Call) -> bool:
     if not (isinstance(first, ast.Call) and _name(first.func) in ("glob", "iglob", "listdir", "rglob")):
         return False
     texts = (str(node.value) for node in ast.walk(first) if isinstance(node, ast.Constant))
-    return any(re.search(r"ckpt|checkpoint|step|epoch", text, re.IGNORECASE) for text in texts)
+    return any(map(OF_CHECKPOINTS.search, texts))
 
 
 def _is_last(index: ast.expr) -> bool:
