@@ -9,7 +9,7 @@ from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import installed_for_users
 from tests.testing.own_scripts import FIRST_START, ONLY_ONCE, WAITS, OwnRun, submit_own
 
-pytestmark = [pytest.mark.usefixtures(installed_for_users.__name__), pytest.mark.both_trackers]
+pytestmark = pytest.mark.usefixtures(installed_for_users.__name__)
 
 ON_2 = "--nodelist=node[1-2]\n--nodes=2"
 
@@ -22,6 +22,7 @@ def ended(run: OwnRun) -> list[Cause]:
     return [entry.cause for entry in run.entries(Requeued)]
 
 
+@pytest.mark.both_trackers
 def test_a_preempted_script_comes_back(cluster: Cluster) -> None:
     """Its step gets SIGTERM at the begin of the grace, and the script goes on behind it and ends with 0."""
     step = "srun --ntasks=2 sh -c 'echo own step; exec sleep 600' >> steps\n"
@@ -75,6 +76,7 @@ def test_a_script_comes_back_after_its_batch_host_is_lost(cluster: Cluster) -> N
     assert ended(run) == [Cause.NODE_LOSS]
 
 
+@pytest.mark.both_trackers
 def test_a_cancelled_script_stays_cancelled(cluster: Cluster) -> None:
     """Even one that handles SIGTERM and ends well."""
     run = submit_own(cluster, f"{FIRST_START}trap 'echo own TERM; exit 0' TERM\n{WAITS}")
@@ -97,6 +99,7 @@ def test_a_trap_with_a_requeue_of_its_own_works(cluster: Cluster) -> None:
     assert run.said() == ["own start 0", "own USR1", "own start 1", "own end"]
 
 
+@pytest.mark.both_trackers
 def test_signals_reach_the_script_once(cluster: Cluster) -> None:
     """Those of `scancel --batch`, and with `--full` those to all processes of the batch step."""
     names = ("HUP", "INT", "USR1", "USR2")
