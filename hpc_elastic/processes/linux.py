@@ -207,6 +207,11 @@ def all_processes() -> Iterator[ProcessStat]:
             yield stat
 
 
+def turns(pid: int) -> str:
+    """Return how often a process's first thread had a CPU, as the kernel writes it; empty when it is gone."""
+    return (_read(f"/proc/{pid}/schedstat") or b"").decode().rpartition(" ")[2].strip()
+
+
 def _children(pid: int) -> list[int] | None:
     """Return the pids of a process's children; None when this kernel does not list them."""
     try:

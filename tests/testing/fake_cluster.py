@@ -92,7 +92,7 @@ class FakeCluster(Waits, Facts):
         deadline = clock.monotonic() + max(timeout, 60)
         while not predicate():
             assert clock.monotonic() < deadline, f"Waited in vain for {what}.\n{self.story()}"
-            if not (self._skips and self.slurm.skip(LONGEST_S)):
+            if not (self._skips and self.slurm.skip(LONGEST_S, unless=predicate)):
                 clock.sleep(POLL_S)
 
     def crash(self, node: str) -> None:

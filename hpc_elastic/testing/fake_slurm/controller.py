@@ -50,6 +50,7 @@ class Controller:
         self._steps: dict[int, submitting.SrunCall] = {}  # connections whose srun waits for nodes
         self._patience: dict[int, float] = {}
         self._count = 0
+        self.acts = 0  # how many actions were carried out
         self._todo: list[Callable[[Turn], None]] = []
         self._parent = sys.stdin.fileno()  # at its end when the parent is gone
         self._ended = False
@@ -146,6 +147,7 @@ class Controller:
     # Doing
 
     def _carry_out(self, action: Action) -> None:
+        self.acts += 1
         match action:
             case StartScript(job):
                 self._start_script(job)
@@ -405,6 +407,7 @@ class Remote:
         verbs = {
             "advance": self._advance,
             "skip": self._skip,
+            "acts": lambda: str(self._controller.acts),
             "crash": self._crash,
             "cut": self._cut,
             "heal": self._heal,
@@ -425,7 +428,10 @@ class Remote:
     def _advance(self, seconds: str) -> None:
         self._controller.advance(float(seconds))
 
-    def _skip(self, longest: str) -> str:
+    def _skip(self, longest: str, acts: str) -> str:
+        """Move to the next thing that is due, unless there were acts after so many."""
+        if self._controller.acts != int(acts):
+            return "0.0"
         left_s = schedule.next_due(self._controller.world) - self._controller.now
         if left_s > float(longest):
             return "0.0"

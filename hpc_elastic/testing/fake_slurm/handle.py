@@ -26,7 +26,7 @@ from hpc_elastic.testing.fake_slurm.cluster.model import Settings, check_setting
 
 PROGRAMS = ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel", "sinfo", "sacctmgr")
 _START_S = 60.0
-_LOOKS = 3
+LOOKS = 3
 _LOOK_PAUSE_S = 0.01
 _LONGEST_SOCKET = 100
 _STORY_LINES = 60
@@ -330,29 +330,40 @@ class FakeSlurm(Waits):
         """Move Slurm's clock forward: everything that is due happens before this returns, in its order."""
         self._tell("advance", repr(float(seconds)))
 
-    def skip(self, longest: float = 60.0) -> float:
+    def skip(self, longest: float = 60.0, *, unless: Callable[[], bool] = lambda: False) -> float:
         """Move Slurm's clock to the next thing that is due, if it is near and no process has anything to do.
 
         A wait of Slurm's then costs a test no time, and no process is robbed of the time it needs.
 
         Args:
             longest: how far to go at most [s].
+            unless: what a test waits for; asked once no process has anything to do, as the last of them
+                may just have done it.
 
         Returns:
             How far it went [s]; 0 if a process is at work, or nothing is due so soon.
         """
-        for _ in range(_LOOKS):
-            if self.is_busy():
-                return 0.0
+        acts = self._tell("acts")
+        before = self._turns()
+        for _ in range(LOOKS):
             self._clock.sleep(_LOOK_PAUSE_S)
-        return float(self._tell("skip", repr(float(longest))))
+            if before is None or self._turns() != before:
+                return 0.0
+        if unless():
+            return 0.0
+        return float(self._tell("skip", repr(float(longest)), acts))
 
-    def is_busy(self) -> bool:
-        """Return whether the controller or a process of a job is at work: running, not waiting."""
+    def _turns(self) -> dict[int, str] | None:
+        """Return how often each process below the controller had a CPU; None while one is at work.
+
+        Two of them may wait for each other in turns: no look finds them at work, but their turns pass.
+        """
         controller = self._controller
         root = None if controller is None else linux.read_stat(controller.pid)
         found = linux.descendants([root]) if root is not None else []
-        return any(stat.state not in "STZX" for stat in found)
+        if any(stat.state not in "STZX" for stat in found):
+            return None
+        return {stat.pid: linux.turns(stat.pid) for stat in found[1:]}
 
     def crash(self, node: str) -> None:
         """Power loss of a node: its processes are dead, Slurm notices after its timeout."""

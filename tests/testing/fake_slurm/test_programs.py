@@ -7,14 +7,16 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
+from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError, SlurmCommandError
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.testing.fake_slurm import FakeSlurm, Process, Settings
+from hpc_elastic.testing.fake_slurm.handle import LOOKS
 from hpc_elastic.testing.waiting import wait_until
 
 pytestmark = pytest.mark.fake_slurm(speed=600)
@@ -309,6 +311,62 @@ def test_a_long_directory_name_is_no_problem(tmp_path: Path) -> None:
     """Sockets have short names only."""
     with FakeSlurm(tmp_path / ("long" * 40), Settings(nodes=1)) as slurm:
         assert "idle" == slurm.node_state("node1")
+
+
+class ActsAfterTheLooks(SystemClock):
+    """A clock that does something between the last look of `FakeSlurm.skip` and its wish."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.looks = LOOKS  # acts once it is 0 again
+        self._act = act
+
+    def sleep(self, seconds: float) -> None:
+        """Wait [s]."""
+        super().sleep(seconds)
+        self.looks += 1
+        if self.looks == LOOKS:
+            self._act()
+
+
+def test_time_is_not_skipped_over_what_processes_were_told_meanwhile(tmp_path: Path) -> None:
+    """A job that is cancelled behind the last look has its KillWait to hear of it."""
+    clock = ActsAfterTheLooks(lambda: slurm.command("scancel", job))
+    with FakeSlurm(tmp_path, Settings(nodes=1, speed=1, kill_wait=6), clock=clock) as slurm:
+        job = slurm.submit(wrap="trap : TERM; while :; do sleep 600 & wait; done")
+        slurm.wait_state(job, "RUNNING")
+        moved: list[float] = []
+
+        def skip() -> bool:
+            clock.looks = 0
+            moved.append(slurm.skip())
+            return clock.looks == LOOKS
+
+        wait_until(skip, "all processes to wait for something", timeout_s=DEADLINE_S)
+        assert moved[-1] == 0
+        assert f"signals 15 18 -> {job}.batch@node1" in slurm.log()
+        for process in slurm.processes(job):  # spares this test its KillWait
+            os.kill(process.pid, signal.SIGKILL)
+
+
+def test_time_is_not_skipped_once_what_is_waited_for_is_there(tmp_path: Path) -> None:
+    """The last process may have brought it about before all were found waiting."""
+    asked: list[bool] = []
+
+    def is_there() -> bool:
+        asked.append(True)
+        return True
+
+    with FakeSlurm(tmp_path, Settings(nodes=1, speed=1)) as slurm:
+        job = slurm.submit("--time=1", wrap=SLEEP)
+        slurm.wait_state(job, "RUNNING")
+        moved: list[float] = []
+        wait_until(
+            lambda: moved.append(slurm.skip(unless=is_there)) or bool(asked),
+            "all processes to wait for something",
+            timeout_s=DEADLINE_S,
+        )
+        assert moved[-1] == 0
+        wait_until(lambda: slurm.skip() > 0, "the time to be skipped", timeout_s=DEADLINE_S)
 
 
 @pytest.mark.parametrize("fields", [{"tracker": "pgid"}, {"preempt": "SUSPEND"}, {"speed": 0}, {"nodes": 0}])
