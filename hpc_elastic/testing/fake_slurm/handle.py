@@ -337,8 +337,8 @@ class FakeSlurm(Waits):
 
         Args:
             longest: how far to go at most [s].
-            unless: what a test waits for; asked once no process has anything to do, as the last of them
-                may just have done it.
+            unless: the condition that a test waits for. It is asked once no process has anything to do, as
+                the last of them may just have brought it about.
 
         Returns:
             How far it went [s]; 0 if a process is at work, or nothing is due so soon.

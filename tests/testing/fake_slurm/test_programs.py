@@ -360,11 +360,12 @@ def test_time_is_not_skipped_once_what_is_waited_for_is_there(tmp_path: Path) ->
         job = slurm.submit("--time=1", wrap=SLEEP)
         slurm.wait_state(job, "RUNNING")
         moved: list[float] = []
-        wait_until(
-            lambda: moved.append(slurm.skip(unless=is_there)) or bool(asked),
-            "all processes to wait for something",
-            timeout_s=DEADLINE_S,
-        )
+
+        def skip() -> bool:
+            moved.append(slurm.skip(unless=is_there))
+            return bool(asked)
+
+        wait_until(skip, "all processes to wait for something", timeout_s=DEADLINE_S)
         assert moved[-1] == 0
         wait_until(lambda: slurm.skip() > 0, "the time to be skipped", timeout_s=DEADLINE_S)
 
