@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -294,7 +295,7 @@ def test_steps_that_a_program_counts_ahead_of_a_gpu_are_those_of_the_state(
 
 
 def test_a_module_that_gets_other_tensors_needs_another_layout() -> None:
-    """One more, one of another size, or one less."""
+    """One more, one of another size, or one less; or a module that takes the place of another."""
     for change in (
         lambda module: module.register_buffer("more", torch.zeros(1)),
         lambda module: setattr(module, "mean", torch.zeros(3)),
@@ -302,6 +303,8 @@ def test_a_module_that_gets_other_tensors_needs_another_layout() -> None:
         lambda module: setattr(module, "mean", None),
         lambda module: setattr(module, "later", torch.zeros(1)),
         lambda module: module.add_module("more", torch.nn.Linear(1, 1)),
+        lambda module: setattr(module, "frozen", copy.deepcopy(module.frozen)),
+        lambda module: setattr(module, "frozen", None),
     ):
         module = Statistics()
         state = stepped(module)
@@ -338,6 +341,29 @@ def test_objects_that_take_the_place_of_others_need_another_layout() -> None:
         assert layout.follows(state)
         change(state)
         assert not layout.follows(state)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda modules: modules.__setitem__(-1, torch.nn.Identity()),
+        lambda modules: modules[-1].register_buffer("more", torch.zeros(1)),
+    ],
+    ids=["a module in the place of another", "a buffer"],
+)
+def test_of_very_many_modules_others_are_looked_at_after_each_step(change: Callable[[Any], Any]) -> None:
+    """Until a change has been seen, no state is shown to be whole."""
+    module = Statistics()
+    module.layer.more = torch.nn.ModuleList([torch.nn.Identity() for _ in range(5000)])
+    state = stepped(module)
+    layout, whole = laid_out(state)
+    assert "" == layout.changed(whole, is_left=False)
+    change(module.layer.more)
+    seen = []
+    while layout.follows(state):
+        seen.append(layout.changed(noted(layout), is_left=False))
+    assert len(seen) in range(1, 4)
+    assert {"a module or an optimizer has got or lost modules or tensors"} == {*seen}
 
 
 def test_a_new_dict_with_the_same_objects_needs_no_other_layout() -> None:
@@ -537,6 +563,11 @@ class OnDevice(torch.Tensor):  # type: ignore[misc]
     def device(self) -> Any:
         """Return the device."""
         return torch.device(self.kind)
+
+    @property
+    def is_cpu(self) -> bool:
+        """Tell whether it is the CPU."""
+        return self.kind == "cpu"
 
 
 def device_of(*kinds: str) -> Any:

@@ -212,15 +212,17 @@ def own_parameter(lib: Torch, ranks: RankGroups, tensors: Iterable[tuple[str, An
     with lib.torch.no_grad():
         for name, value in tensors:
             if value.numel():
-                samples.setdefault((value.device, value.dtype), {})[name] = _sample(value)
-        data = [lib.torch.cat([*named.values()]).view(lib.torch.uint8).cpu() for named in samples.values()]
+                sample = _sample(value)
+                samples.setdefault((sample.device, sample.dtype, sample.shape), {})[name] = sample
+        alike = [lib.torch.stack([*named.values()]).flatten() for named in samples.values()]
+        data = [one.view(lib.torch.uint8).cpu() for one in alike]
     heads = ["\n".join(named).encode() for named in samples.values()]
     if len(set(ranks.all_told(_hash(b"".join([*heads, *(one.numpy().tobytes() for one in data)]))))) == 1:
         return ""
     numbers = {
         name: part.numpy().tobytes()
         for named, all_of_them in zip(samples.values(), data, strict=True)
-        for name, part in zip(named, all_of_them.split([one.nbytes for one in named.values()]), strict=True)
+        for name, part in zip(named, all_of_them.chunk(len(named)), strict=True)
     }
     told = ranks.all_told(numbers)
     names = sorted(set[str]().union(*told))
@@ -231,7 +233,7 @@ def _sample(part: Any) -> Any:
     """Return a few numbers of a tensor, all of a small one."""
     count = part.numel()
     if count <= _WHOLE:
-        return part.reshape(-1)
+        return part
     if part.is_contiguous():
         return part.as_strided((_SAMPLES,), (count // _SAMPLES,), part.storage_offset())
     return part.reshape(-1)[:: count // _SAMPLES][:_SAMPLES]

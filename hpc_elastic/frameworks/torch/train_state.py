@@ -15,6 +15,7 @@ import os
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 from hpc_elastic.errors import InputError
@@ -284,17 +285,15 @@ class TrainState:
         Raises:
             RefusedStateError: as by `parts`.
         """
-        found, names = dict[str, list[Entry]](), set[str]()
-        for entry in self.entries:
-            if self.is_read(entry):
-                leaves = [*self.optimizer(entry).leaves()]
-            else:
-                leaves = self._tree(entry, as_they_are=as_they_are)[1]
-            for leaf in leaves:
-                if leaf.name in names:
-                    raise _same_name(leaf.name)
-                names.add(leaf.name)
-            found[entry.name] = leaves
+        found = {
+            entry.name: [*self.optimizer(entry).leaves()]
+            if self.is_read(entry)
+            else self._tree(entry, as_they_are=as_they_are)[1]
+            for entry in self.entries
+        }
+        names = [leaf.name for leaves in found.values() for leaf in leaves]
+        if len({*names}) < len(names):
+            raise _same_name(Counter(names).most_common(1)[0][0])
         return found
 
     def _tree(self, entry: Entry, *, as_they_are: bool = False) -> tuple[Any, list[Entry]]:
@@ -329,9 +328,7 @@ class TrainState:
                 found = self._members(entry)
             elif isinstance(entry.value, torch.Tensor):
                 found = [(entry.name, entry.value, None)]
-            yield from (
-                one for one in found if isinstance(one[1], torch.Tensor) and not hasattr(one[1], "to_local")
-            )
+            yield from (one for one in found if isinstance(one[1], torch.Tensor) and not is_cut(one[1]))
 
     def _members(self, entry: Entry) -> Iterator[tuple[str, Any, bool | None]]:
         """Yield the parameters and saved buffers of a module as `replicated`."""
@@ -521,6 +518,17 @@ class TrainState:
             value.load_state_dict(own[entry.name])
         else:
             entry.owner[entry.key] = filling.filled(value, own[entry.name])
+
+
+def is_cut(value: Any) -> bool:
+    """Tell whether a tensor is a part of one that is cut over ranks."""
+    kind: Any = type(value)
+    return _is_kind_cut(kind)
+
+
+@lru_cache(maxsize=64)
+def _is_kind_cut(kind: Any) -> bool:
+    return hasattr(kind, "to_local")
 
 
 def pickled(lib: Torch, value: Any) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -270,18 +271,37 @@ def compiled(trial: Trial) -> Training:
 
 @program("modules")
 def replaced_layer(trial: Trial) -> Training:
-    """The head is another module of the same shape from step 6 on, in the same optimizer's groups."""
+    """The head is another module of the same shape from step 4 on, in the same optimizer's groups."""
     net = trial.net()
     optimizer = OPTIM.SGD(net.parameters(), lr=0.1)
 
     def step(number: int) -> None:
-        if number == 6:
+        if number == 4:
+            net[2] = copy.deepcopy(net[2])
             with torch.no_grad():
-                for one in net[2].parameters():
-                    one.zero_()
+                net[2].weight.mul_(0.5)
+            optimizer.param_groups[0]["params"][-2:] = net[2].parameters()
         trial.descend(optimizer, lambda: net(trial.batch(number)).square().mean())
 
     return Training({"net": net, "optimizer": optimizer}, step)
+
+
+@program("modules")
+def copied_target(trial: Trial) -> Training:
+    """A target network, in the place of which each second step puts a new copy, as in Q-learning."""
+    nets = nn.ModuleDict({"online": trial.net(), "target": trial.net().requires_grad_(requires_grad=False)})
+    optimizer = OPTIM.Adam(nets["online"].parameters(), lr=0.02)
+
+    def step(number: int) -> None:
+        def loss() -> Any:
+            batch = trial.batch(number)
+            return (nets["online"](batch) - nets["target"](batch) - 1.0).square().mean()
+
+        trial.descend(optimizer, loss)
+        if number % 2 == 0:
+            nets["target"] = copy.deepcopy(nets["online"]).requires_grad_(requires_grad=False)
+
+    return Training({"nets": nets, "optimizer": optimizer}, step)
 
 
 @program("modules")

@@ -30,7 +30,7 @@ from hpc_elastic.frameworks.torch.memory.proof import (
     spread,
 )
 from hpc_elastic.frameworks.torch.optimizer_state import has_own_state_dict, steps_by_closure
-from hpc_elastic.frameworks.torch.train_state import Replicated, State, Torch, TrainState
+from hpc_elastic.frameworks.torch.train_state import Replicated, State, Torch, TrainState, is_cut
 from hpc_elastic.frameworks.torch.trees import Entry
 from hpc_elastic.named_tuple import NamedTuple
 
@@ -39,6 +39,7 @@ _SMALL_SUM = 1 << 22  # of all of them
 _SUMMED = 1 << 23  # bytes of larger ones of which a checksum is noted; on a GPU, which reads faster:
 _SUMMED_GPU = 1 << 30
 _STATES = 4096  # tensors in the states of optimizers; of more, a sample is compared
+_LOOKED_AT = 4096  # collections of tensors, after each step; of more, others after the next one
 
 
 @contextmanager
@@ -252,6 +253,8 @@ class Layout:
         for name, tensor in self._live.items():
             if places[name].standing is not tensor:
                 return f"{name} was replaced by another tensor"
+        if not self._objects.others_are_unchanged():
+            return "a module or an optimizer has got or lost modules or tensors"
         return whole.arranged.proof.counted(whole.fingerprint)
 
     def changed(self, whole: Whole, *, is_left: bool) -> str:
@@ -295,18 +298,17 @@ class Layout:
         Raises:
             UnfitStateError: no rank holds the whole state, or it is on devices that are not known.
         """
+        tensors = {name: owner[key] for name, owner, key in leaves}
         devices: dict[Any, str] = {}
-        for name, owner, key in leaves:
-            value = owner[key]
-            if not isinstance(value, self._torch.Tensor):
-                continue
-            if hasattr(type(value), "full_tensor"):
+        for name, one in tensors.items():
+            if is_cut(one):
                 raise ShardedStateError(f"{name} is sharded: no rank holds the whole state")
-            devices.setdefault(value.device, name)
+            if isinstance(one, self._torch.Tensor) and not one.is_cpu:
+                devices.setdefault(one.device, name)
         for device, name in devices.items():
-            if device.type not in {"cpu", "cuda"}:
+            if device.type != "cuda":
                 raise UnfitStateError(f"{name} is on {device}: a state there is not rescued")
-        gpus = [device for device in devices if device.type == "cuda"]
+        gpus = [*devices]
         if len(gpus) > 1:
             raise UnfitStateError(f"{devices[gpus[1]]} is on {gpus[1]}, and others are on {gpus[0]}")
         return gpus[0] if gpus else None
@@ -394,18 +396,19 @@ class Objects:
         self._kinds_of = {one.name: self._kind_of(one) for one in entries}
         modules = [one for one in self._live.values() if isinstance(one, torch.nn.Module)]
         self._optimizers = [one for one in self._live.values() if isinstance(one, torch.optim.Optimizer)]
-        collections = [
-            owner
-            for module in modules
-            for inner in module.modules()
-            for owner in (inner._parameters, inner._buffers, inner._modules)  # noqa: SLF001 - PyTorch's
-        ]
-        self._empty = [(owner, key) for owner in collections for key in owner if owner[key] is None]
+        inner = [inside for module in modules for inside in module.modules()]
+        members = [owner for one in inner for owner in (one._parameters, one._buffers)]  # noqa: SLF001
+        modules_of = [one._modules for one in inner]  # noqa: SLF001 - PyTorch's, as those above
         groups = [group["params"] for one in self._optimizers for group in one.param_groups]
         states = {id(owner): owner for owner in owners}.values()
-        self._collections = [*collections, *groups, *states, *(item for one in self._held() for item in one)]
-        self._sizes = [*map(len, self._collections)]
         self._held_before = self._held()
+        held = (item for one in self._held_before for item in one)
+        self._empty = [(owner, key) for owner in members for key, one in owner.items() if one is None]
+        self._parts = _parts(
+            [*members, *modules_of, *groups, *states, *held],
+            [(owner, *item) for owner in modules_of for item in owner.items()],
+        )
+        self._turn = 0  # the part that is looked at next
         self.move(state, {one.name: one for one in entries})
 
     def _held(self) -> list[tuple[Any, Any]]:
@@ -443,13 +446,49 @@ class Objects:
         return [isinstance(entry.value, kind) for kind in self.kinds]
 
     def are_unchanged(self) -> bool:
-        """Tell whether objects hold as many tensors as before."""
+        """Tell whether objects hold the same modules and as many tensors as before.
+
+        A part of very many is looked at, and the next part by the next call.
+        """
+        part, self._turn = self._parts[self._turn], (self._turn + 1) % len(self._parts)
         held = zip(self._held(), self._held_before, strict=True)
         return (
-            [*map(len, self._collections)] == self._sizes
+            part.is_unchanged()
             and all(now[0] is then[0] and now[1] is then[1] for now, then in held)
             and all(owner.get(key) is None for owner, key in self._empty)
         )
+
+    def others_are_unchanged(self) -> bool:
+        """Tell the same of the modules and tensors that one call of `are_unchanged` does not look at."""
+        return len(self._parts) == 1 or all(part.is_unchanged() for part in self._parts)
+
+
+class _Part(NamedTuple):
+    """Collections of a training's objects, and modules in them, as they were."""
+
+    collections: Sequence[Any]
+    sizes: Sequence[int]
+    owners: Sequence[Any]  # of modules
+    keys: Sequence[Any]
+    modules: Sequence[Any]
+
+    def is_unchanged(self) -> bool:
+        """Tell whether they are as they were."""
+        if [*map(len, self.collections)] != self.sizes:
+            return False
+        try:
+            return all(map(is_, map(getitem, self.owners, self.keys), self.modules))
+        except KeyError:
+            return False
+
+
+def _parts(collections: Sequence[Any], modules: Sequence[tuple[Any, Any, Any]]) -> list[_Part]:
+    """Return collections, and modules with their places, in parts that are looked at by one call each."""
+    found = []
+    for begin in range(0, max(len(collections), len(modules), 1), _LOOKED_AT):
+        some, places = (those[begin : begin + _LOOKED_AT] for those in (collections, modules))
+        found.append(_Part(some, [*map(len, some)], *([place[at] for place in places] for at in range(3))))
+    return found
 
 
 def _inner(state: Any, owners: Collection[int]) -> Iterator[tuple[Any, Any, Any]]:

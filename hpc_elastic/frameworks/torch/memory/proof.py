@@ -29,7 +29,7 @@ _SUM_BYTES = 8  # of a checksum
 _SUMMED_AT_ONCE = 1 << 18  # words of one checksum: so many are in the cache of a CPU;
 _SUMMED_AT_ONCE_GPU = 1 << 22  # a GPU is given few pieces of work
 _SEED = 20260301  # of the numbers of places, in a generator of their own
-_data_ptr, _dtype = methodcaller("data_ptr"), attrgetter("dtype")
+_data_ptr, _dtype, _version = methodcaller("data_ptr"), attrgetter("dtype"), attrgetter("_version")
 
 Value = TypeVar("Value")
 
@@ -51,7 +51,6 @@ class Proof:
         self._torch = torch
         self._names, self._tensors = names, tensors
         self._summed = [_Checksums(torch, tensors[one]) for one in summed]
-        self._version_of = torch.Tensor._version.__get__  # noqa: SLF001 - PyTorch's, for this
         self._places = addresses(tensors)
         self._forms = [*map(_form, tensors)]
         chosen = spread(range(len(tensors)), SAMPLED, SAMPLED)
@@ -76,7 +75,7 @@ class Proof:
         return Fingerprint(self._versions(), self._places, self._sample())
 
     def _versions(self) -> list[int]:
-        return [*map(self._version_of, self._tensors)]
+        return [*map(_version, self._tensors)]
 
     def _sample(self) -> Any:
         pieces = [*self._pieces, *(one.now() for one in self._summed)]
