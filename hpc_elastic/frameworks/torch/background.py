@@ -25,10 +25,7 @@ class Background:
     """
 
     def __init__(
-        self,
-        name: str,
-        end_s: float = END_S,
-        at_end: Callable[[BaseException], str] | None = None,
+        self, name: str, end_s: float = END_S, at_end: Callable[[BaseException], str] | None = None
     ) -> None:
         self._name, self._end_s, self._at_end = name, end_s, at_end
         self._process = os.getpid()

@@ -13,14 +13,7 @@ from weakref import WeakSet
 from hpc_elastic import worker
 from hpc_elastic.clock import Clock, SystemClock
 from hpc_elastic.errors import InputError, StoreError
-from hpc_elastic.frameworks.saving import (
-    KEEP,
-    Saves,
-    check_memory,
-    check_positive,
-    checked_total,
-    same_name,
-)
+from hpc_elastic.frameworks.saving import KEEP, Saves, check_memory, check_positive, checked_total, same_name
 from hpc_elastic.frameworks.torch.background import END_S, Background, HostCopies
 from hpc_elastic.frameworks.torch.checkpoint_files import (
     CompleteCheckpoint,
@@ -353,11 +346,7 @@ class Checkpoints:
         try:
             copy = self._parted(copy, statistics)
             lib.save(
-                copy,
-                checkpoint_id=save.path,
-                storage_writer=into,
-                process_group=group,
-                no_dist=group is None,
+                copy, checkpoint_id=save.path, storage_writer=into, process_group=group, no_dist=group is None
             )
             files = [one for written in self._ranks.each_told(into.fs.written()) for one in written]
         except BaseException as error:

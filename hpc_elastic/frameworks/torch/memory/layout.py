@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from operator import getitem, is_
 from typing import Any
@@ -104,7 +104,7 @@ class Layout:
         self._stream = None if self.device is None else self._torch.cuda.Stream(self.device)
         self._read = {one.name: train.optimizer(one) for one in self.optimizers}
         states = [leaf for name in self._read for leaf in leaves[name]]
-        self._objects = Objects(self._torch, state, entries, [leaf.owner for leaf in states])
+        self._objects = Objects(self._torch, entries, [leaf.owner for leaf in states])
         self._rest = [one for one in entries if not isinstance(one.value, self._objects.kinds)]
         self.is_alike = all(map(self._is_alike, self._rest))
         for one in entries:
@@ -203,16 +203,22 @@ class Layout:
         Raises:
             InputError: it has no names, or one twice.
         """
-        if not self._objects.are_in(state):
-            entries = {one.name: one for one in TrainState(self._lib, state).entries}
-            if not self._objects.are_alike(entries):
-                return False
-            self._objects.move(state, entries)
-            self._rest = [entries[one.name] for one in self._rest]
+        entries = {one.name: one for one in TrainState(self._lib, state).entries}
+        if not self._objects.are_alike(entries.values()):
+            return False
+        self._rest = [entries[one.name] for one in self._rest]
+        self.is_alike = all(map(self._is_alike, self._rest))
+        moved = {name: one for name, one in entries.items() if self._is_moved(one)}
+        if moved:
             for places in (self._stepped, self._others):
-                places |= {name: entries[name] for name in places.keys() & entries.keys()}
+                places |= {name: moved[name] for name in places.keys() & moved.keys()}
             self._find_others()
         return self._objects.are_unchanged()
+
+    def _is_moved(self, entry: Entry) -> bool:
+        """Tell whether a tensor of the state, which is in no module, is in another dict now."""
+        place = self._stepped.get(entry.name) or self._others.get(entry.name)
+        return place is not None and place.owner is not entry.owner
 
     def note(self, step: int) -> Whole | None:
         """Note the end of a step; None: another layout is needed."""
@@ -390,12 +396,12 @@ def _is_same(one: Any, other: Any) -> bool:
 class Objects:
     """The objects of a training, and all that holds their tensors, as they were when they were laid out."""
 
-    def __init__(self, torch: Any, state: State, entries: Sequence[Entry], owners: Iterable[Any]) -> None:
+    def __init__(self, torch: Any, entries: Sequence[Entry], owners: Iterable[Any]) -> None:
         self.kinds = (torch.nn.Module, torch.optim.Optimizer, torch.Tensor)
-        self._live = {one.name: one.value for one in entries if isinstance(one.value, self.kinds[:2])}
-        self._kinds_of = {one.name: self._kind_of(one) for one in entries}
-        modules = [one for one in self._live.values() if isinstance(one, torch.nn.Module)]
-        self._optimizers = [one for one in self._live.values() if isinstance(one, torch.optim.Optimizer)]
+        self._kept = values = [one.value for one in entries]  # so no other object gets the identity of one
+        self._are = {one.name: self._what_is(one) for one in entries}
+        modules = [one for one in values if isinstance(one, torch.nn.Module)]
+        self._optimizers = [one for one in values if isinstance(one, torch.optim.Optimizer)]
         inner = [inside for module in modules for inside in module.modules()]
         members = [owner for one in inner for owner in (one._parameters, one._buffers)]  # noqa: SLF001
         modules_of = [one._modules for one in inner]  # noqa: SLF001 - PyTorch's, as those above
@@ -409,41 +415,19 @@ class Objects:
             [(owner, *item) for owner in modules_of for item in owner.items()],
         )
         self._turn = 0  # the part that is looked at next
-        self.move(state, {one.name: one for one in entries})
 
     def _held(self) -> list[tuple[Any, Any]]:
         """Return states and groups of optimizers: loading puts others in their places."""
         return [(one.state, one.param_groups) for one in self._optimizers]
 
-    def move(self, state: State, entries: Mapping[str, Entry]) -> None:
-        """Take note of the dict that has the objects now."""
-        self._state = state
-        owners = {id(one.owner): one.owner for one in entries.values()}
-        self._dicts = [*_inner(state, owners.keys())]
-        self._counts = [*map(len, owners.values())]
-        self._owners = [*owners.values()]
-        places = [one for one in entries.values() if not isinstance(one.value, self.kinds[2])]
-        self._raw = [(one.owner, one.key, one.owner[one.key], one.name in self._live) for one in places]
+    def are_alike(self, entries: Iterable[Entry]) -> bool:
+        """Tell whether the objects by name are those that they were; tensors and values may be others."""
+        return {one.name: self._what_is(one) for one in entries} == self._are
 
-    def are_in(self, state: State) -> bool:
-        """Tell whether the dict has the same objects at the same places, but for tensors and values."""
-        return (
-            state is self._state
-            and [*map(len, self._owners)] == self._counts
-            and all(owner.get(key) is inner for owner, key, inner in self._dicts)
-            and all(
-                owner.get(key) is one or (not is_live and type(owner.get(key)) is type(one))
-                for owner, key, one, is_live in self._raw
-            )
-        )
-
-    def are_alike(self, entries: Mapping[str, Entry]) -> bool:
-        """Tell whether the objects by name are those that they were."""
-        kinds = {one.name: self._kind_of(one) for one in entries.values()}
-        return kinds == self._kinds_of and all(entries[name].value is one for name, one in self._live.items())
-
-    def _kind_of(self, entry: Entry) -> list[bool]:
-        return [isinstance(entry.value, kind) for kind in self.kinds]
+    def _what_is(self, entry: Entry) -> Any:
+        """Return the identity of a module or an optimizer; of another object whether it is a tensor."""
+        value = entry.value
+        return id(value) if isinstance(value, self.kinds[:2]) else isinstance(value, self.kinds[2])
 
     def are_unchanged(self) -> bool:
         """Tell whether objects hold the same modules and as many tensors as before.
@@ -489,12 +473,3 @@ def _parts(collections: Sequence[Any], modules: Sequence[tuple[Any, Any, Any]]) 
         some, places = (those[begin : begin + _LOOKED_AT] for those in (collections, modules))
         found.append(_Part(some, [*map(len, some)], *([place[at] for place in places] for at in range(3))))
     return found
-
-
-def _inner(state: Any, owners: Collection[int]) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield the places of dicts in a dict that have objects in them."""
-    for key, value in state.items():
-        inside = [*_inner(value, owners)] if isinstance(value, dict) else []
-        if inside or id(value) in owners:
-            yield state, key, value
-            yield from inside

@@ -178,12 +178,7 @@ class CopySource:
     """
 
     def __init__(
-        self,
-        lib: Torch,
-        ranks: RankGroups,
-        chosen: CopySet,
-        offers: Sequence[Sequence[Copied]],
-        folder: str,
+        self, lib: Torch, ranks: RankGroups, chosen: CopySet, offers: Sequence[Sequence[Copied]], folder: str
     ) -> None:
         self._lib, self._ranks, self.state = lib, ranks, chosen
         self.name = f"the copy of step {chosen.step} that round {chosen.round} has kept in memory"

@@ -41,11 +41,7 @@ from hpc_elastic.frameworks.torch.memory.layout import (
 )
 from hpc_elastic.frameworks.torch.memory.proof import Marks, Noted
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups
-from hpc_elastic.frameworks.torch.train_state import (
-    State,
-    Torch,
-    pickled,
-)
+from hpc_elastic.frameworks.torch.train_state import State, Torch, pickled
 from hpc_elastic.ids import Env
 from hpc_elastic.worker.channel import Channel, ChannelError
 from hpc_elastic.worker.request_pipe import heed
