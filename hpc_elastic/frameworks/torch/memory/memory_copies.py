@@ -40,6 +40,7 @@ from hpc_elastic.frameworks.torch.memory.copies import (
     remove,
     slot_name,
 )
+from hpc_elastic.frameworks.torch.memory.layout import without_collections
 from hpc_elastic.frameworks.torch.rank_groups import RankGroups
 from hpc_elastic.frameworks.torch.train_state import State, Torch, TrainState, pickled
 from hpc_elastic.named_tuple import NamedTuple
@@ -164,9 +165,10 @@ class MemoryCopies:
         try:
             train = TrainState(self._lib, state)
             if not self._is_reserved:
-                saved, own = train.parts()
-                content, end = laid_out(self._lib, saved, pickled(self._lib, own))
-                self._size = end + 2 * len(pickle.dumps(content))  # the values may grow
+                with without_collections():
+                    saved, own = train.parts()
+                    content, end = laid_out(self._lib, saved, pickled(self._lib, own))
+                    self._size = end + 2 * len(pickle.dumps(content))  # the values may grow
                 self._cost_s = self._size / _GUESS + _EXCHANGE_S
         except Exception as error:  # noqa: BLE001 - the training does not fail for it
             self._problem = error
