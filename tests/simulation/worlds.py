@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from hpc_elastic.record import journal
+from hpc_elastic.record import journal, run_log
+from hpc_elastic.record.state import RunState
 from tests.simulation.array import ArrayScenario
 from tests.simulation.endings.scenario import ENDINGS, Endings
 from tests.simulation.faults import USUAL
 from tests.simulation.mount import Weather
 from tests.simulation.scenario import Chances, Scenario
 
+_READER: Any = run_log
 ROUGH = Weather(stale=0.1, lost_reply=0.01, late=0.001)
 WILD = Weather(stale=0.4, lost_reply=0.05, late=0.01)
 
@@ -113,7 +116,7 @@ def simulate(seed: int, world: str, *, is_verbose: bool = False) -> Scenario | E
     """
     scenario = _scenario(seed, world, is_verbose=is_verbose)
     try:
-        with _each_record_parsed_once():
+        with _each_record_taken_once():
             scenario.run()
     except Exception as error:
         raise Failure(seed, world, scenario, error) from error
@@ -121,10 +124,11 @@ def simulate(seed: int, world: str, *, is_verbose: bool = False) -> Scenario | E
 
 
 @contextmanager
-def _each_record_parsed_once() -> Iterator[None]:
+def _each_record_taken_once() -> Iterator[None]:
     """Keep what the real code makes of a record: all processes of a schedule read the same ones."""
-    parse_all = journal.parse_all
+    parse_all, fold = journal.parse_all, _READER.fold
     known: dict[tuple[int, bytes], journal.Record] = {}
+    after: dict[tuple[int, int], tuple[RunState, journal.Record, RunState]] = {}
 
     def parse_new(found: Iterable[tuple[int, bytes]]) -> list[journal.Record]:
         records = []
@@ -134,11 +138,19 @@ def _each_record_parsed_once() -> Iterator[None]:
             records.append(known[one])
         return records
 
-    journal.parse_all = parse_new
+    def fold_new(state: RunState, records: Iterable[journal.Record]) -> RunState:
+        for record in records:
+            step = id(state) if state.last else 0, id(record)
+            if step not in after:  # with both of them, so that no other object gets their ids
+                after[step] = state, record, fold(state, [record])
+            state = after[step][2]
+        return state
+
+    journal.parse_all, _READER.fold = parse_new, fold_new
     try:
         yield
     finally:
-        journal.parse_all = parse_all
+        journal.parse_all, _READER.fold = parse_all, fold
 
 
 def _scenario(seed: int, world: str, *, is_verbose: bool) -> Scenario | Endings:

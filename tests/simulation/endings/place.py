@@ -16,6 +16,7 @@ from functools import cache
 
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.checkpoints import MarkName, write_mark
+from hpc_elastic.record.progress import BEGINNING
 from hpc_elastic.slurm.run_jobs.submissions import Submission, announce, new_link, record, record_link
 
 RUN_ID = "simulated"
@@ -23,12 +24,16 @@ _MEMORY = "/dev/shm"
 
 
 class Place:
-    """The run directory of a schedule, empty at first."""
+    """The run directory of a schedule, empty at first.
+
+    Attributes:
+        newest_step: that of the checkpoints.
+    """
 
     def __init__(self) -> None:
         self.paths = _paths(os.getpid())
         self.ledger = os.path.join(os.path.dirname(self.paths.root), "ledger")
-        self._logs: set[str] = set()
+        self.newest_step = BEGINNING
         self.clear()
 
     def clear(self) -> None:
@@ -68,6 +73,7 @@ class Place:
     def save(self, step: int) -> None:
         """Mark a checkpoint of one rank as durable."""
         write_mark(self.paths, MarkName(step, 1, 0, 1), None, 1)
+        self.newest_step = max(self.newest_step, step)
 
 
 @cache

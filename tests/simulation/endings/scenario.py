@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 from hpc_elastic.errors import StoreError
@@ -82,6 +82,7 @@ class Endings:
         self.controller = Controller(self.world, self.site, self._write, self._make)
         self.truth = Truth(self)
         self._starts: dict[str, list[JobStart]] = {}
+        self._number = 0  # of all starts
         self._process_of: dict[Node, JobStart] = {}  # that of agents, by their threads
 
     def _budgets(self) -> RequeueBudgets:
@@ -133,13 +134,13 @@ class Endings:
     def _goes_on(self) -> bool:
         if self.world.now > MOST_S:
             raise BrokenError("liveness", f"the run goes on after {self.world.now:.0f} s")
-        return sum(map(len, self._starts.values())) <= MOST_STARTS
+        return self._number <= MOST_STARTS
 
     def _begin(self) -> None:
         world, dice = self.world, self.world.random
         world.tell(f"budgets: {self.budgets}")
         world.tell(f"{self.site}, {self.size} nodes")
-        spec = JobSpec(command=("train.py",), nodes=str(self.size), max_requeues=self.budgets.max_requeues)
+        spec = _spec(self.size, self.budgets.max_requeues)
         own = Job(OWN, self.size, may_requeue=spec.requeues and not self.chances.chain)
         world.at(0.0, partial(self.controller.submit, own))
         for name in CHAIN[1 : self.chances.chain]:
@@ -164,6 +165,7 @@ class Endings:
         start, line = JobStart(self, job, 0), self._starts.setdefault(job.line, [])
         start.index = len(line)
         line.append(start)
+        self._number += 1
         self.truth.job_begins(start)
         start.on_finish = self._finish_begins
         self._plan(start)
@@ -293,6 +295,11 @@ class Endings:
     def succeed(self, start: JobStart) -> None:
         """The workers succeed."""
         start.succeeds = True
+
+
+@cache
+def _spec(nodes: int, max_requeues: int) -> JobSpec:
+    return JobSpec(command=("train.py",), nodes=str(nodes), max_requeues=max_requeues)
 
 
 def _commit(log: RunLog, wish: DrainRequested) -> None:

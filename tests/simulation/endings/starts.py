@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from hpc_elastic.errors import HpcElasticError, RunDirError, StoreError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.meet.rules import MeetingSettings, refuse_stranger, sizes_text
-from hpc_elastic.record.checkpoints import newest_step
 from hpc_elastic.record.journal import (
     AfterDrain,
     Asked,
@@ -402,7 +401,7 @@ class Agents:
 
     def _meet(self) -> RunState:
         """Form a round from the newest checkpoint."""
-        step = newest_step(self.start.run.place.paths, BEGINNING)
+        step = self.start.run.place.newest_step
         mark = None if step == BEGINNING else MarkedCheckpoint(step, None)
         names = self.start.job.nodes
         members = tuple(Member(f"{name}.{self.start.restart}", name, 1) for name in names)
@@ -412,7 +411,7 @@ class Agents:
     def _work(self, state: RunState) -> int:
         """Train until there is a reason to stop."""
         run, start = self.start.run, self.start
-        step = max(newest_step(run.place.paths, 0), 0)
+        step = max(run.place.newest_step, 0)
         next_save = self._dice.uniform(*run.saves_after_s) + run.world.now
         done_at = run.world.now + self._dice.uniform(*_WORK_S)
         while True:
@@ -453,7 +452,7 @@ class Agents:
         self._wait_asking(self._dice.uniform(*run.save_takes_s))
         if running is not None:
             run.place.save(step)
-        saved = newest_step(run.place.paths, BEGINNING)
+        saved = run.place.newest_step
         return self._leave(None if saved == BEGINNING else saved)
 
     def _wait_asking(self, seconds: float) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from hpc_elastic.record import journal
 from hpc_elastic.record.journal import (
     Budget,
     Cause,
@@ -21,7 +22,6 @@ from hpc_elastic.record.journal import (
     RoundFormed,
     RunEnded,
     StopAgreed,
-    parse_all,
 )
 from hpc_elastic.record.progress import BEGINNING
 from tests.simulation.broken import BrokenError
@@ -63,7 +63,7 @@ class _OfStart:
 
     def appended(self, mount: Mount, number: int, value: bytes) -> None:
         """A record was created."""
-        entry = parse_all([(number, value)])[0].entry
+        entry = journal.parse_all([(number, value)])[0].entry
         self._truth.run.world.counts[type(entry).__name__] += 1
         self._truth.run.world.tell(f"record {number} by {mount.node.name}: ", entry)
         self._truth.written(self._start, entry)
