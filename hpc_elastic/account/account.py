@@ -13,7 +13,7 @@ from itertools import pairwise
 from hpc_elastic.account.facts import RunUse, use_of
 from hpc_elastic.account.gpus import NodeGpus
 from hpc_elastic.account.spans import Bucket, Crew, History, Series, Span, StartFacts, series_of
-from hpc_elastic.account.stops import Stop
+from hpc_elastic.account.stops import Stop, may_lack
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import Cause
 
@@ -29,6 +29,7 @@ class StopCost(NamedTuple):
     seconds: float  # without new steps, until the work was where it had been
     lost_steps: int | None  # computed again, or to be; None: the workers do not tell, or have not told so far
     perhaps_lost: int = 0  # at most so many, as the workers of the next round have not told so far
+    lost_at_least: bool = False  # there may be more, as the agents that told of steps were gone first
 
 
 class CauseCost(NamedTuple):
@@ -39,6 +40,7 @@ class CauseCost(NamedTuple):
     seconds: float
     lost_steps: int
     between_s: float  # mean time of work between two of them
+    lost_at_least: bool = False  # of one of them at least there may be more
 
 
 class StartAccount(NamedTuple):
@@ -64,6 +66,11 @@ class Account(NamedTuple):
     series: Series
     use: RunUse | None = None  # of the nodes; None: not known
     gpus: tuple[NodeGpus, ...] = ()  # of the nodes that sample them
+
+    @property
+    def lost_at_least(self) -> bool:
+        """Whether more steps may be lost: agents were gone before they told how far their workers were."""
+        return self.series.unsaved_at_least or any(one.lost_at_least for one in self.stops)
 
     @property
     def at_most(self) -> float:
@@ -137,12 +144,13 @@ def _stops(series: Series) -> tuple[StopCost, ...]:
     return tuple(StopCost(stop, cost[place], *_lost(stop)) for place, stop in enumerate(series.stops))
 
 
-def _lost(stop: Stop) -> tuple[int | None, int]:
-    """Return the steps that a stop has lost, and those that it has perhaps."""
+def _lost(stop: Stop) -> tuple[int | None, int, bool]:
+    """Return the steps that a stop has lost, those that it has perhaps, and whether there may be more."""
     if stop.step is None or stop.resumed is None:
-        return None, 0
-    steps = max(stop.step - max(stop.resumed, stop.kept or 0), 0)
-    return (None, steps) if stop.is_least else (steps, 0)
+        return None, 0, False
+    kept = max(stop.resumed, stop.kept or 0)
+    steps, lacks = max(stop.step - kept, 0), may_lack(stop, kept)
+    return (None, steps, lacks) if stop.is_least else (steps, 0, lacks)
 
 
 def _causes(stops: Sequence[StopCost], working_s: float) -> tuple[CauseCost, ...]:
@@ -156,6 +164,7 @@ def _causes(stops: Sequence[StopCost], working_s: float) -> tuple[CauseCost, ...
             sum(one.seconds for one in of_it),
             sum(one.lost_steps or 0 for one in of_it),
             working_s / len(of_it),
+            any(one.lost_at_least for one in of_it),
         )
         for cause, of_it in by_cause.items()
     ]

@@ -14,7 +14,7 @@ from hpc_elastic.account.facts import Doing, WorkFact, begun_steps, of_one_write
 from hpc_elastic.account.gpus import NodeGpus
 from hpc_elastic.account.in_order import Event, SubmitTime, in_order, of_other_clocks, stamps_of
 from hpc_elastic.account.one_clock import one_clock
-from hpc_elastic.account.stops import Stop, StopLog, silent_s
+from hpc_elastic.account.stops import Stop, StopLog, may_lack, silent_s
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.causes import FAILURES
 from hpc_elastic.record.journal import (
@@ -118,6 +118,7 @@ class Series(NamedTuple):
     total: int | None = None  # steps of the whole run; None: not known
     current: int | None = None  # newest step of the round that runs; None: none runs, or has done one
     unsaved: int = 0  # steps of the last round after the last checkpoint, if the run has failed or is held
+    unsaved_at_least: bool = False  # there may be more of them, of which no agent has told
     begun: Mapping[int, int] = {}  # steps that rounds went on from, by their numbers, as their workers told
 
 
@@ -198,23 +199,27 @@ class _Walk:
                 self._progress.append((now, self._best))
             self._put(now, self._live_bucket() if lives and not is_asked else self._bucket())
         self._note_saved(newest_saved)
-        ending, unsaved = self._state.ending, 0
+        ending, unsaved, lacks = self._state.ending, 0, False
         if ending is not None:
             self._stops.settle(is_done=ending.decision is Decision.DONE)
         if ending is not None and ending.decision in _UNSAVED:
             self._spans = [part for span in self._spans for part in self._kept(span)]
-            unsaved = self._unsaved()
+            unsaved, lacks = self._unsaved(), self._unsaved_at_least()
         self._close_start()
         found = tuple(self._spans), tuple(self._stops.found), tuple(self._starts)
         progress = tuple(self._progress)
         now_at = self._total, self._last
-        return Series(*found, self._ticks, ending, progress, *now_at, unsaved, self._begun)
+        return Series(*found, self._ticks, ending, progress, *now_at, unsaved, lacks, self._begun)
 
     def _unsaved(self) -> int:
         """Return how many steps were done after the last checkpoint and in no round again."""
         open_ones = (stop.step for stop in self._stops.found if stop.resumed is None)
         reached = max(step or 0 for step in (self._reached, *open_ones))
         return max(0, reached - max(self._durable, 0))
+
+    def _unsaved_at_least(self) -> bool:
+        open_ones = (stop for stop in self._stops.found if stop.resumed is None)
+        return any(may_lack(stop, self._durable) for stop in open_ones)
 
     def _note_saved(self, step: int | None) -> None:
         self._durable = max(self._durable, -1 if step is None else step)
@@ -484,7 +489,15 @@ class _Walk:
 
     def _open(self, time: float, record: Record, cause: Cause | None, **known: Any) -> None:
         """Take note of a stop: from now on the workers do no new step."""
-        number = self._state.round.number if self._state.round is not None else 0
-        stop = Stop(time, cause, self._place, number, step=self._reached, record=record.number, **known)
+        state = self._state
+        number = state.round.number if state.round is not None else 0
+        untold = bool(self._written.get(number)) and not self._has_end(state)
+        found = Stop(time, cause, self._place, number, step=self._reached, record=record.number, **known)
+        stop = found._replace(is_untold=untold, agreed=_step_of(state.stop_step))
         self._stops.open(stop)
         self._stop = self._stops.newest
+
+
+def _step_of(agreed: int | None) -> int | None:
+    """Return the step that workers are to stop at; a negative number is none."""
+    return agreed if agreed is not None and agreed >= 0 else None

@@ -31,6 +31,7 @@ from hpc_elastic.record.journal import (
     RoundFormed,
     RunEnded,
     SetupFailure,
+    StopAgreed,
     WorkerWord,
 )
 from hpc_elastic.record.state import RunState
@@ -70,6 +71,18 @@ class Stop(NamedTuple):
     leavers: tuple[Leaver, ...] = ()  # the nodes of an array that were called away
     kept: int | None = None  # newest durable step, if its user then went back behind it
     is_least: bool = False  # the workers have not told the step of `resumed`, which may be newer
+    is_untold: bool = False  # the agents that told of steps were gone first: `step` may not be the newest
+    agreed: int | None = None  # step that the workers were to stop at; None: none is known
+
+
+def may_lack(stop: Stop, kept: int) -> bool:
+    """Tell whether workers may have done steps of which no agent has told.
+
+    Args:
+        stop: of the workers.
+        kept: the step that they had not lost.
+    """
+    return stop.is_untold and (stop.agreed is None or kept < stop.agreed)
 
 
 def silent_s(failure: Mapping[str, Any] | None) -> float:
@@ -203,6 +216,8 @@ class StopLog:
         newest, drain = self.found[-1], after.drain
         if isinstance(entry, FailedAlike) and newest.round == entry.number:
             self.found[-1] = newest._replace(nodes=tuple(dict.fromkeys((*newest.nodes, entry.node))))
+        if isinstance(entry, StopAgreed) and newest.round == entry.number and entry.step >= 0:
+            self.found[-1] = newest = newest._replace(agreed=entry.step)
         is_unsure = self.is_open and newest.cause not in FAILURES
         if isinstance(entry, DrainExplained) and is_unsure and drain is not None:
             self.found[-1] = newest._replace(cause=drain.cause, asker=who_asked(after, drain.cause))

@@ -30,6 +30,7 @@ from hpc_elastic.record.journal import (
     RoundEnded,
     RoundFormed,
     RunEnded,
+    StopAgreed,
 )
 from hpc_elastic.report.explain.words import use_text
 
@@ -132,6 +133,33 @@ def test_a_crash_and_its_cost() -> None:
     assert 10 + 5 + 5 + 2 + 8 + 10 + 50 == stop.seconds
     (cause,) = account.causes
     assert (Cause.CRASH, 1, 200.0) == (cause.cause, cause.times, cause.between_s)
+
+
+@pytest.mark.parametrize(
+    ("agreed", "saved", "lost"),
+    [(None, 10, (11, True)), (-1, 10, (11, True)), (25, 10, (11, True)), (25, 25, (0, False))],
+)
+def test_a_killed_agent_leaves_steps_untold_up_to_the_one_to_stop_at(
+    agreed: int | None, saved: int, lost: tuple[int, bool]
+) -> None:
+    """Workers that were to stop at a step have done none after it; where that was saved all are known."""
+    stop = [] if agreed is None else [(145.0, StopAgreed(1, agreed))]
+    drain = DrainRequested(Cause.PREEMPTION, "a", AfterDrain.LEAVE, "")
+    records = _records(
+        (100.0, EpochStarted(FIRST, "7", ("a",))),
+        (110.0, _round(1, FIRST)),
+        (144.0, drain),
+        *stop,
+        (150.0, Requeued(FIRST, Cause.PREEMPTION, "")),
+        (160.0, EpochStarted(SECOND, "7", ("a",))),
+        (170.0, _round(2, SECOND, saved)),
+    )
+    facts = [_fact(1, Doing.STARTED, 111.0, 2), _fact(1, Doing.STEP, 140.0, 2, 21)]
+    account = account_of(History(records, facts))
+    (one,) = account.stops
+    assert lost == (one.lost_steps, one.lost_at_least)
+    told = [*facts, _fact(1, Doing.GONE, 149.0, 3)]
+    assert not account_of(History(records, told)).lost_at_least
 
 
 def test_a_state_that_was_kept_in_memory_costs_no_steps() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -78,13 +79,19 @@ def write(paths: RunPaths, *entries: tuple[float, Entry]) -> None:
         assert store.append("journal", number, journal.encode(entry, at=BEGAN + at, by="n1", role=Role.AGENT))
 
 
-def write_facts(paths: RunPaths, *facts: tuple[int, float, int, int], began: int | None = None) -> None:
+def write_facts(
+    paths: RunPaths,
+    *facts: tuple[int, float, int, int],
+    began: int | None = None,
+    gone: Sequence[tuple[int, float, int]] = (),
+) -> None:
     """Write lines of the first node about steps: round, time [s since the begin], newest record, step.
 
     Args:
         paths: the run.
         facts: the lines.
         began: the step that the workers say they went on from in the first of them; None: they do not say.
+        gone: lines that no worker is left: round, time and newest record.
     """
     os.makedirs(paths.account)
     lines = [
@@ -94,6 +101,9 @@ def write_facts(paths: RunPaths, *facts: tuple[int, float, int, int], began: int
             )
         )
         for place, (number, at, known, step) in enumerate(facts)
+    ]
+    lines += [
+        encode_fact(WorkFact(number, Doing.GONE, BEGAN + at, at, "n1.1", known)) for number, at, known in gone
     ]
     (Path(paths.account) / "n1.log").write_bytes(b"".join(lines))
 

@@ -63,7 +63,9 @@ def test_starts_without_progress_are_told_at_first_sight(
         for number in range(5)
         for at, step in ((50, 1), (600, 90))
     ]
-    write_facts(paths, *facts)
+    write_facts(
+        paths, *facts, gone=[(number + 1, 1000.0 * number + 610, 3 * number + 2) for number in range(5)]
+    )
     out = explained(paths, capfd)
     assert "Stopped 5 times:\n  1-5. 5 times, " in out
     assert ": preemption cost " in flat(out)
@@ -102,7 +104,8 @@ def test_a_failure_names_rank_node_cost_and_evidence(
         (300.0, RoundEnded(2, Cause.CRASH, ("n2",), NAN, 10)),
         (301.0, RunEnded(Decision.FAILED, 1, "a worker failed and all 1 restarts are used", NAN)),
     )
-    write_facts(paths, (1, 40.0, 2, 1), (1, 140.0, 2, 21), (2, 170.0, 4, 11), (2, 290.0, 4, 41))
+    facts = (1, 40.0, 2, 1), (1, 140.0, 2, 21), (2, 170.0, 4, 11), (2, 290.0, 4, 41)
+    write_facts(paths, *facts, gone=[(1, 152.0, 3), (2, 300.5, 5)])
     write_mark(paths, MarkName(10, 1, 0, 1), None, 4)
     log = Path(paths.attempt_logs(2)) / "3" / "stderr.log"
     log.parent.mkdir(parents=True)
@@ -208,7 +211,7 @@ def test_a_state_in_memory_may_be_newer_than_the_checkpoint(
 ) -> None:
     """As long as the workers of the next round have not told; not if the newest step was saved."""
     write(paths, *crashed_once(saved))
-    write_facts(paths, (1, 40.0, 2, 1), (1, 140.0, 2, 21), began=0)
+    write_facts(paths, (1, 40.0, 2, 1), (1, 140.0, 2, 21), began=0, gone=[(1, 152.0, 3)])
     out = flat(explained(paths, capfd))
     assert told in out
     assert ("in memory" in out) == (saved == 10)
@@ -229,8 +232,47 @@ def test_a_failed_run_without_a_checkpoint_has_lost_all_steps(
         (150.0, RoundEnded(1, Cause.CRASH, ("n2",), NAN, None)),
         (151.0, RunEnded(Decision.FAILED, 1, "a worker failed", NAN)),
     )
-    write_facts(paths, (1, 40.0, 2, 18), (1, 140.0, 2, 41))
+    write_facts(paths, (1, 40.0, 2, 18), (1, 140.0, 2, 41), gone=[(1, 150.5, 3)])
     assert "the run ended then; 41 steps lost, as no checkpoint is marked" in flat(explained(paths, capfd))
+
+
+@pytest.mark.parametrize(
+    ("saved", "is_gone", "told"),
+    [
+        (10, True, ", 11 steps lost; continued in the next round from step 10"),
+        (10, False, ", at least 11 steps lost; continued in the next round from step 10"),
+        (21, True, "s; continued in the next round from step 21"),
+        (21, False, ", lost steps not known; continued in the next round from step 21"),
+    ],
+)
+def test_steps_after_the_last_words_of_a_killed_agent_are_not_known(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], saved: int, *, is_gone: bool, told: str
+) -> None:
+    """An agent writes the newest step when no worker is left, but one that is killed does not."""
+    write(paths, *crashed_once(saved))
+    write_facts(paths, (1, 40.0, 2, 1), (1, 140.0, 2, 21), gone=[(1, 152.0, 3)] if is_gone else [])
+    assert told in flat(explained(paths, capfd))
+    found = json.loads(explained(paths, capfd, "--json"))
+    (stop,), (cause,) = found["stops"], found["account"]["causes"]
+    assert [(21 - saved, not is_gone)] * 3 == [
+        (one["lost_steps"], one["lost_at_least"]) for one in (stop, cause, found["account"])
+    ]
+
+
+def test_a_failed_run_whose_agent_was_killed_has_lost_at_least_the_steps_that_it_told(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """There is no round after it that would tell more."""
+    write(
+        paths,
+        (0.0, STARTED),
+        (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)),
+        (150.0, RoundEnded(1, Cause.CRASH, ("n2",), NAN, None)),
+        (151.0, RunEnded(Decision.FAILED, 1, "a worker failed", NAN)),
+    )
+    write_facts(paths, (1, 40.0, 2, 18), (1, 140.0, 2, 41))
+    told = "the run ended then; at least 41 steps lost, as no checkpoint is marked"
+    assert told in flat(explained(paths, capfd))
 
 
 def test_hangs_point_to_the_stacks_of_all_ranks(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:

@@ -57,6 +57,7 @@ def account_json(account: Account) -> dict[str, Any]:
         "goodput": _share(account.goodput),
         "goodput_on_nodes": _share(account.goodput_on_nodes),
         "lost_steps": account.lost_steps,
+        "lost_at_least": account.lost_at_least,
         "use": None if account.use is None else account.use._asdict(),
         "gpus": [
             {"node": node, **gpu._asdict(), "share": _share(gpu.share)}
@@ -87,6 +88,7 @@ def account_json(account: Account) -> dict[str, Any]:
                 "times": each.times,
                 "cost_s": _round(each.seconds),
                 "lost_steps": each.lost_steps,
+                "lost_at_least": each.lost_at_least,
                 "mean_work_between_s": _round(each.between_s),
             }
             for each in account.causes
@@ -166,6 +168,7 @@ def _stop_json(stop: StopFact) -> dict[str, Any]:
         "cost_s": _round(stop.seconds),
         "lost_steps": stop.lost_steps,
         "perhaps_lost_steps": stop.perhaps_lost,
+        "lost_at_least": stop.lost_at_least,
         "resumed_step": stop.last.resumed,
         "went_back_behind_step": stop.last.kept,
         "ended_start": stop.last.left,

@@ -64,6 +64,7 @@ class StopFact(NamedTuple):
     lost_steps: int
     nodes: tuple[str, ...]  # where it happened
     perhaps_lost: int = 0  # at most so many more, as the workers of the next round have not told so far
+    lost_at_least: bool = False  # there may be more, as the agents that told of steps were gone first
     evidence: str = ""  # the file that shows more, below the run directory; empty: none
 
 
@@ -99,10 +100,12 @@ def _alike(stops: Sequence[StopCost]) -> list[StopFact]:
                 seconds=group.seconds + one.seconds,
                 lost_steps=group.lost_steps + lost,
                 perhaps_lost=group.perhaps_lost + one.perhaps_lost,
+                lost_at_least=group.lost_at_least or one.lost_at_least,
                 nodes=tuple(dict.fromkeys((*group.nodes, *one.stop.nodes))),
             )
         else:
-            found.append(StopFact(one.stop, one.stop, 1, one.seconds, lost, one.stop.nodes, one.perhaps_lost))
+            of_stop = one.stop.nodes, one.perhaps_lost, one.lost_at_least
+            found.append(StopFact(one.stop, one.stop, 1, one.seconds, lost, *of_stop))
     return found
 
 

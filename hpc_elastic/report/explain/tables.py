@@ -14,7 +14,7 @@ from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import NodeSlow, Record
 from hpc_elastic.record.node_faults import slow_text
 from hpc_elastic.report.explain.facts import Explanation
-from hpc_elastic.report.explain.words import cause_of, share_text, times_text
+from hpc_elastic.report.explain.words import bound_text, cause_of, share_text, times_text
 from hpc_elastic.report.timeline import names_text, span_text
 from hpc_elastic.text import WIDTH, bytes_text, wrapped
 
@@ -77,14 +77,16 @@ def _number(number: int | None) -> str:
 def _causes(account: Account) -> Iterator[tuple[str, ...]]:
     for each in account.causes:
         what = times_text(each.cause, each.times)
-        yield what, span_text(each.seconds), str(each.lost_steps), span_text(each.between_s)
+        lost = f"{bound_text(0, lacks=each.lost_at_least)}{each.lost_steps}"
+        yield what, span_text(each.seconds), lost, span_text(each.between_s)
 
 
 def _stops(found: Explanation) -> Iterator[tuple[str, ...]]:
     for stop in reversed(found.stops):
         when, cost = date_text(stop.last.at), span_text(stop.seconds)
-        most = f"at most {stop.lost_steps + stop.perhaps_lost}" if stop.perhaps_lost else str(stop.lost_steps)
-        yield when, str(stop.times), cause_of(stop), cost, most, stop.evidence
+        bound = bound_text(stop.perhaps_lost, lacks=stop.lost_at_least)
+        lost = f"{bound}{stop.lost_steps + stop.perhaps_lost}"
+        yield when, str(stop.times), cause_of(stop), cost, lost, stop.evidence
 
 
 def _slow(records: Sequence[Record]) -> Iterator[tuple[str, ...]]:

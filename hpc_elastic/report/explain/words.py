@@ -283,7 +283,8 @@ def _end_text(account: Account) -> str:
         return "the run ended then"
     has_saved = any(start.facts.saved is not None for start in account.starts)
     which = "after the last checkpoint lost" if has_saved else "lost, as no checkpoint is marked"
-    return f"the run ended then; {count_text(lost, 'step')} {which}"
+    bound = bound_text(0, lacks=account.series.unsaved_at_least)
+    return f"the run ended then; {bound}{count_text(lost, 'step')} {which}"
 
 
 def _stop_text(stop: StopFact) -> str:
@@ -345,9 +346,24 @@ def _loss_text(stop: StopFact) -> str:
 
 def _cost_text(stop: StopFact) -> str:
     steps = stop.lost_steps + stop.perhaps_lost
-    lost = f", {'at most ' if stop.perhaps_lost else ''}{count_text(steps, 'step')} lost" if steps else ""
+    bound = bound_text(stop.perhaps_lost, lacks=stop.lost_at_least)
+    lost = f", {bound}{count_text(steps, 'step')} lost" if steps else ""
+    if stop.lost_at_least and not steps:
+        lost = ", lost steps not known"
     in_all = " in all" if stop.times > 1 else ""
     return f"cost {span_text(stop.seconds)}{in_all}{lost}"
+
+
+def bound_text(perhaps_lost: int, *, lacks: bool) -> str:
+    """Return the words before a number of lost steps that is not exact; empty if it is.
+
+    Args:
+        perhaps_lost: so many of them may not be lost.
+        lacks: there may be more.
+    """
+    if perhaps_lost and lacks:
+        return "about "
+    return "at most " if perhaps_lost else "at least " if lacks else ""
 
 
 def _resumed_text(stop: Stop) -> str:
