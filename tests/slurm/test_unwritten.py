@@ -102,6 +102,9 @@ def causes(state: RunState, epoch: Epoch, told: SlurmSays) -> list[tuple[Cause, 
         ((STOP,), SlurmSays([PastStart("NODE_FAIL", ("n1",))]), Cause.NODE_LOSS, ("n1",)),
         ((STOP,), SlurmSays(log=LOG), Cause.UNKNOWN, ()),  # a wish that was not carried out is no end
         ((BY_SIGNAL,), SlurmSays([PastStart("REQUEUED", ("n1", "n2"))]), Cause.REQUEUE, ()),
+        # a script that was killed, and a job that an agent without a word of Slurm has given back
+        ((BY_SIGNAL,), SlurmSays([PastStart("FAILED", ("n1", "n2"))]), Cause.UNKNOWN, ()),
+        ((BY_SIGNAL,), SlurmSays([PastStart("RUNNING", ("n1", "n2"))]), Cause.PREEMPTION, ()),  # it is late
         (
             (BY_SIGNAL, DrainExplained(FIRST, Cause.PREEMPTION, "in a grace", answer=Answer.CONFIRMS)),
             SlurmSays([PastStart("REQUEUED", ("n1", "n2"))]),

@@ -7,6 +7,8 @@ The next start finds that out, and charges the end to its cause before it begins
     Slurm has named it in the batch log           -> that
     Slurm's accounting has it as REQUEUED, and the
       agents knew no reason for their signal      -> a requeue by hand
+    Slurm's accounting has it as FAILED, and the
+      agents knew no reason for their signal      -> not known: a preemption looks otherwise
     agents had been asked to leave                -> the cause of that
     Slurm's accounting has it as REQUEUED         -> a requeue by hand
     the log is there, without any such word, and
@@ -46,6 +48,7 @@ from hpc_elastic.slurm.client.job_standing import due_to
 
 NOT_KNOWN = "nothing tells why"
 _BY_HAND = "REQUEUED"
+_BY_ITSELF = ("FAILED", "OUT_OF_MEMORY", "COMPLETED")  # its script has ended, or was killed
 _SILENT = "neither Slurm nor an agent has said a word, and its node was down or has started anew since"
 _CAUSE_OF = {
     "NODE_FAIL": Cause.NODE_LOSS,
@@ -178,7 +181,8 @@ def _cause(
     if said is not None:
         return said, "Slurm has said so in the batch log", False
     by_hand = row is not None and row.state == _BY_HAND
-    if asked is not None and not (by_hand and state is not None and _is_guess(state)):
+    is_other = by_hand or (row is not None and row.state in _BY_ITSELF)
+    if asked is not None and not (is_other and state is not None and _is_guess(state)):
         return asked, "its agents had been asked to leave", False
     if by_hand:
         return Cause.REQUEUE, f"Slurm has it as {_BY_HAND}", False
