@@ -7,6 +7,7 @@ import re
 from functools import partial
 
 IDENTITY = "run.json"
+TASKS = "tasks"  # the folder of the runs of an array of a user's own job script, one for each of its tasks
 OF_ROUND = "round-"  # the key-value store of a round's workers is called so, with the round's number
 _UNSAFE = r"[^A-Za-z0-9._-]+"
 MAX_NAME = 64  # characters that a name keeps of a text
@@ -53,6 +54,13 @@ def own_name(text: str) -> str:
     return f"{name}-{number}" if name else number
 
 
+def _name_at(root: str) -> str:
+    """Return the last part of a run directory; for that of a task, which is a number, the array before it."""
+    above, name = os.path.split(root)
+    array, folder = os.path.split(above)
+    return f"{os.path.basename(array)}_{name}" if folder == TASKS and name.isdecimal() else name
+
+
 class RunPaths:
     """The files of one run below its run directory.
 
@@ -62,7 +70,7 @@ class RunPaths:
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = os.path.abspath(os.fspath(root))
-        self.name = os.path.basename(self.root)  # the last part of the run directory
+        self.name = _name_at(self.root)
         at = partial(os.path.join, self.root)
         self.identity = at(IDENTITY)  # format, run id, owner; created exclusively, once
         self.job = at("job.json")  # the job spec as it was submitted
@@ -80,6 +88,7 @@ class RunPaths:
         self.batch_beat = at("nodes", "batch.beat")  # a counter that the batch script advances while it lives
         self.steps = at("steps")  # the steps at which nodes can stop, told in names when a stop is agreed on
         self.checkpoints = at("checkpoints")  # durable checkpoint marks
+        self.tasks = at(TASKS)
         self.drain = at("drain")  # a file that a user makes: the run saves, stops and ends
         self.site = at("site.json")  # the limits of the cluster for a job that ends
         self.lock = at("lock")  # the file lock that keeps contenders from wasting work

@@ -15,6 +15,7 @@ signals=(TERM INT HUP USR1 USR2)  # those that Slurm and people send to a batch 
 beats=''
 watcher=''  # these two: the processes beside this one
 again=''
+part=.  # where the records of this job are, below the run directory
 heard=''  # not empty: SIGTERM has come, so that Slurm may be ending this job
 
 # --- The beginning of the job -------------------------------------------------------------------------------
@@ -204,6 +205,8 @@ run_script() {
   local -a words=("$@")
   [ "${words[at]}" = "$file" ] || at=2
   [ "${SLURM_RESTART_COUNT:-0} $HPC_ELASTIC_LINK" != '0 0' ] || begin_again  # a further start has done it
+  # the run of a task of an array is in the directory of the array; `finish` has made it
+  [ -z "${SLURM_ARRAY_JOB_ID:-}" ] || part=./tasks/$SLURM_ARRAY_TASK_ID
   copy_script "$file"
   words[at]=$copy/slurm_script
   [ "$(sha256sum 2> /dev/null < "${words[at]}")" = "$expected  -" ] || {
@@ -354,6 +357,7 @@ keep_output() (
   [ "$name" != slurm- ] || name+=$SLURM_JOB_ID
   enter_run 2> /dev/null || return
   exec 2> /dev/null
+  cd -P -- "$part" || return
   link_output 1 "$name.out"
   [ "/proc/$$/fd/1" -ef "/proc/$$/fd/2" ] || link_output 2 "$name-stderr.out"
 )
@@ -407,7 +411,7 @@ open_pause() { exec {never}<> <(:); }
 # agent. The shell itself writes into one file: no process, no new name and no rename every two seconds.
 beat() {
   local count said trouble=
-  enter_run && cd -P nodes 2> /dev/null || return  # -P: from the directory that was checked
+  enter_run && cd -P -- "$part/nodes" 2> /dev/null || return  # -P: from the directory that was checked
   open_pause
   rm -f batch.beat  # if it is a link, nothing is written to what it names
   exec 3>&2 2> /dev/null

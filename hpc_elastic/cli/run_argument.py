@@ -12,7 +12,7 @@ from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import EpochStarted
 from hpc_elastic.record.run_log import read_records
-from hpc_elastic.report.run_status import RunView, status_of
+from hpc_elastic.report.run_status import RunPhase, RunView, status_of
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.run_jobs.existing_run import (
@@ -25,10 +25,11 @@ from hpc_elastic.slurm.run_jobs.existing_run import (
     require_listed,
 )
 from hpc_elastic.slurm.run_jobs.run_files import ask_job, read_run, stored_spec
+from hpc_elastic.slurm.run_jobs.script_tasks import array_of, begun_tasks, task_paths
 from hpc_elastic.slurm.run_jobs.submissions import read_links, read_submissions
 from hpc_elastic.slurm.submit import run_dir
 from hpc_elastic.store.plain_file import list_plain
-from hpc_elastic.text import for_shell, visible
+from hpc_elastic.text import count_text, for_shell, visible
 
 Choose = Callable[[str, list[str]], str]  # gets a job name and the directories of several runs
 _OF_DATE = re.compile(r"-\d{8}-\d{6}-[0-9a-f]+$")  # the part that `submit` adds to the job name in a run id
@@ -36,17 +37,42 @@ _FIX = "give the directory that submit printed"
 _ALL = "hpc-elastic status shows those that are there; a run elsewhere is named by its directory"
 
 
-def find_run(word: str | None) -> RunPaths:
+def find_run(word: str | None, *, is_whole: bool = False) -> RunPaths:
     """Return the run that is meant; of several with a job name, the newest.
+
+    Of an array of a job script of the user's own it is a task, of those that have failed if there are some.
 
     Args:
         word: None: the run below the folder of runs that was submitted or started last.
+        is_whole: the array itself is meant, also where one of its tasks is named.
 
     Raises:
         InputError: none is named, and the folder has none.
         RunDirError: there is none, it is no run directory, or it belongs to another user.
     """
-    return _newest_of_all() if word is None else _found(word, _newest)
+    found = _newest_of_all() if word is None else _found(word, _newest)
+    return (array_of(found) or found) if is_whole else _task_to_show(found)
+
+
+def _task_to_show(paths: RunPaths) -> RunPaths:
+    """Return the task of an array that is shown in its place; any other run itself."""
+    tasks = begun_tasks(paths)
+    if not tasks:
+        return paths
+    phases = {task: _phase_of(task) for task in tasks}
+    failed = [task for task in tasks if phases[task] in (None, RunPhase.FAILED, RunPhase.HELD)]
+    live = [task for task, phase in phases.items() if phase is not None and not phase.is_final]
+    chosen = (failed or live or tasks)[0]
+    say_aside(f"{count_text(len(tasks), 'task')} of this array began; this is {for_shell(chosen.root)}")
+    return chosen
+
+
+def _phase_of(paths: RunPaths) -> RunPhase | None:
+    """Return where a run stands by its records; None if they cannot be read."""
+    try:
+        return status_of(RunView.of(read_run(paths))).phase
+    except (HpcElasticError, OSError):
+        return None
 
 
 def _newest_of_all() -> RunPaths:
@@ -123,11 +149,12 @@ def _unknown(word: str, there: Folder) -> RunDirError:
 
 def _place_of(word: str, there: Folder, choose: Choose) -> str | None:
     """Return the directory of the run with an id, a job or a job name; None if there is none."""
-    job_id = re.sub(r"^(\d+)_\d+$", r"\1", word)  # of a task of an array, as squeue shows it
+    job_id, _, index = word.partition("_") if re.fullmatch(r"\d+_\d+", word) else (word, "", "")  # of squeue
     places = [os.path.join(RUNS_FOLDER, name) for name in there.runs]
     for name, place in zip(there.runs, places, strict=True):
         if name == word or job_id in _job_ids(RunPaths(place)):
-            return place
+            task = task_paths(RunPaths(place), index)
+            return task.root if index and os.path.lexists(task.identity) else place
     named = [place for place in places if _job_name(RunPaths(place)) == word]
     return choose(word, named) if len(named) > 1 else next(iter(named), None)
 
@@ -163,8 +190,19 @@ def holds_runs(word: str) -> str | None:
     path = os.path.expanduser(word)
     if os.path.islink(path) and foreign_owner(path):
         return None
+    if (folder := _tasks_of(word)) is not None:
+        return folder
     is_folder = os.path.isdir(path) and not is_run(RunPaths(path))
     return path if is_folder and names_of_runs(path) else None
+
+
+def _tasks_of(word: str) -> str | None:
+    """Return the folder of the runs of an array's tasks, if an array with some is meant."""
+    try:
+        found = _found(word, _newest)
+    except HpcElasticError:
+        return None
+    return found.tasks if begun_tasks(found) else None
 
 
 def _job_name(paths: RunPaths) -> str:

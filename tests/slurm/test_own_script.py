@@ -144,8 +144,7 @@ def test_an_option_of_the_submission_wins_over_the_variable(tmp_path: Path) -> N
     again = wanted._replace(own_script=None, own_names=None)  # as it is stored
     assert not {"SBATCH_PARTITION", *lost} & set(again.environment({**kept, **lost}))
     assert wanted.environment({"SBATCH_WAIT": "1"}) == {}
-    with pytest.raises(InputError, match="makes an array"):
-        wanted.environment({"SBATCH_ARRAY_INX": "1-3"})
+    assert wanted.environment({"SBATCH_ARRAY_INX": "1-3"}) == {"SBATCH_ARRAY_INX": "1-3"}
 
 
 def test_the_needs_of_the_script_are_known_where_suspect_nodes_are_left_out(tmp_path: Path) -> None:
@@ -357,18 +356,23 @@ def test_a_start_of_a_run_that_has_ended_does_not_begin() -> None:
     assert lifecycle.refuse_start(facts_of(0, run=asked)) is None
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("#SBATCH --array=0-9%2", "array"),
-        ("#SBATCH -a 1,2", "array"),
-        ("#SBATCH --arr 1-3", "array"),
-        ("#SBATCH hetjob", "heterogeneous"),
-    ],
-)
-def test_a_script_of_several_jobs_is_refused(tmp_path: Path, line: str, words: str) -> None:
-    """The message names the way out."""
+def test_the_options_of_a_submission_are_those_of_the_first_component(tmp_path: Path) -> None:
+    """The further components of a heterogeneous job are asked for below lines of their own, behind all others."""
     path = tmp_path / "job.sbatch"
-    path.write_text(f"#!/bin/bash\n{line}\n")
-    with pytest.raises(InputError, match=words):
-        plan(spec_of(path), read_template("script"), now_s=0.0, directory=str(tmp_path))
+    path.write_text("#!/bin/bash\n#SBATCH -N 1\n#SBATCH hetjob\n#SBATCH -N 4 -p big\n")
+    wanted = plan(spec_of(path, time="5m"), read_template("script"), now_s=0.0, directory=str(tmp_path))
+    lines = [line for line in wanted.script.splitlines() if line.startswith("#SBATCH")]
+    assert lines[1] == "#SBATCH -N 1"
+    assert "#SBATCH --time=00:05:00" in lines
+    assert lines[-2:] == ["#SBATCH hetjob", "#SBATCH -N 4 -p big"]
+    assert (wanted.spec.nodes, wanted.spec.partition) == ("1", None)
+
+
+@pytest.mark.parametrize("line", ["--array=0-9%2", "-a 1,2", "--arr 1-3"])
+def test_an_array_is_known_by_the_lines_of_the_script(tmp_path: Path, line: str) -> None:
+    """So that its user is told what becomes of the tasks."""
+    path = tmp_path / "job.sbatch"
+    path.write_text(f"#!/bin/bash\n#SBATCH {line}\n")
+    wanted = plan(spec_of(path), read_template("script"), now_s=0.0, directory=str(tmp_path))
+    assert wanted.is_array
+    assert f"#SBATCH {line}" in wanted.script

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable
 
 from hpc_elastic.account.account import Account, account_of
@@ -19,6 +20,7 @@ from hpc_elastic.report.run_status import RunPhase, RunView, status_of
 from hpc_elastic.report.timeline import span_text
 from hpc_elastic.slurm.run_jobs.existing_run import look_into, names_of_runs, require_listed
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, read_run, spec_trouble
+from hpc_elastic.slurm.run_jobs.script_tasks import begun_tasks
 from hpc_elastic.slurm.run_jobs.signs_of_life import is_in_doubt, signs_of
 from hpc_elastic.slurm.submit.run_dir import identity_trouble
 from hpc_elastic.text import for_shell, visible
@@ -84,9 +86,10 @@ def _row(paths: RunPaths) -> RunRow:
     try:
         run = read_run(paths)
         text = _standing(run) + _damage_text(paths)
-        return RunRow(_changed(run), paths.name, text, paths, status_of(RunView.of(run)).phase.value)
+        phase = status_of(RunView.of(run)).phase.value
+        return RunRow(_changed(run), os.path.basename(paths.root), text, paths, phase)
     except HpcElasticError as error:
-        return RunRow("", paths.name, f"cannot be read: {_first_line(error)}", paths)
+        return RunRow("", os.path.basename(paths.root), f"cannot be read: {_first_line(error)}", paths)
 
 
 def _damage_text(paths: RunPaths) -> str:
@@ -138,7 +141,15 @@ def _changed(run: RunFiles) -> str:
     return max((time for time in times if time != NO_TIME), default="")
 
 
+def _tasks_text(tasks: Iterable[RunPaths]) -> str:
+    """Return how many tasks of an array stand where."""
+    phases = Counter(_row(task).phase or "unreadable" for task in tasks)
+    return "an array, tasks: " + ", ".join(f"{number} {phase}" for phase, number in phases.most_common())
+
+
 def _standing(run: RunFiles) -> str:
+    if tasks := begun_tasks(run.paths):
+        return _tasks_text(tasks)
     where = status_of(RunView.of(run))
     if where.phase is RunPhase.UNKNOWN and run.job_id and not run.is_local:
         return "submitted"  # whether it waits or starts just now only Slurm knows

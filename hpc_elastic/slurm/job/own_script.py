@@ -56,6 +56,21 @@ class OwnScript(NamedTuple):
         return tuple(line for line in self.head if line.startswith(_MARK))
 
     @property
+    def is_heterogeneous(self) -> bool:
+        """Whether its job has several components."""
+        return any(map(_is_separator, self.option_lines))
+
+    @property
+    def components(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The lines with options of sbatch of the first component of its job, and those of the others.
+
+        A job has one component as a rule; each further one has a line of its own before its options.
+        """
+        lines = self.option_lines
+        first = next((at for at, line in enumerate(lines) if _is_separator(line)), len(lines))
+        return lines[:first], lines[first:]
+
+    @property
     def lines_of_others(self) -> tuple[str, ...]:
         """The lines with options of PBS and LSF; sbatch takes them as well, also behind a command."""
         lines = self.data.decode("utf-8", "surrogateescape").split("\n")
@@ -110,6 +125,10 @@ def parse_own_script(path: str, data: bytes) -> OwnScript:
             fix="write #!/bin/bash",
         )
     return OwnScript(path, data, tuple(word.rstrip() for word in words), _head(data))
+
+
+def _is_separator(line: str) -> bool:
+    return line.removeprefix(_MARK).split()[:1] in (["hetjob"], ["packjob"])
 
 
 def _head(data: bytes) -> tuple[str, ...]:
@@ -209,9 +228,9 @@ def _refuse_two(rest: Sequence[str], wrap: str | None) -> None:
     """Refuse a line of two jobs; the words behind the options are given."""
     if rest[:1] == [":"]:
         raise InputError(
-            "a line with : is a heterogeneous job, whose components are jobs of their own",
+            "a line with : asks for a heterogeneous job",
             where=":",
-            fix="queue it with sbatch itself",
+            fix="write the options into the script, those of each further component below #SBATCH hetjob",
         )
     if wrap is not None and rest:
         raise InputError(

@@ -32,6 +32,7 @@ from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.may_start import first_to_do
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, ask_job, job_ids, read_run
+from hpc_elastic.slurm.run_jobs.script_tasks import begun_tasks, is_array_of_script
 from hpc_elastic.slurm.run_jobs.signs_of_life import may_live, silent_for
 from hpc_elastic.slurm.run_jobs.submissions import Submission
 from hpc_elastic.text import for_shell
@@ -84,8 +85,16 @@ def _runs(job: JobFacts) -> bool:
     return job.state in (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
 
 
+def living_tasks(array: RunPaths) -> list[RunPaths]:
+    """Return the runs of the tasks of an array that have begun and not ended; none for another run."""
+    return [task for task in begun_tasks(array) if not has_ended(read_run(task).state)]
+
+
 class EndRun:
     """Ends a run.
+
+    For the directory of an array of a user's own job script, whose tasks have runs of their own, it takes all
+    of its tasks out of Slurm: those that have begun are to be ended before.
 
     Args:
         paths: the files of the run.
@@ -158,7 +167,8 @@ class EndRun:
                 self._end(Decision.STOPPED, ExitCode.OK, silent or self._without_workers())
                 why = silent or "no workers run"
                 self._say(f"{why}, so there is nothing to save and the run is stopped as it is")
-                leaves_alone = self._log.state.drained is None and not was_held and not silent
+                is_array = is_array_of_script(self._run.paths)
+                leaves_alone = not (self._log.state.drained or was_held or silent or is_array)
                 self._cancel_job(only_waiting=leaves_alone)
 
     def _without_workers(self) -> str:

@@ -18,6 +18,7 @@ from hpc_elastic.record.journal import Decision, Epoch, EpochStarted, Record, Se
 from hpc_elastic.record.run_directory import require_run, require_same_run
 from hpc_elastic.record.state import RunState
 from hpc_elastic.slurm.client.environment import job_ref, task_start
+from hpc_elastic.slurm.run_jobs.script_tasks import array_of, make_task, run_id_of, task_index, task_paths
 from hpc_elastic.store.plain_file import open_plain
 from hpc_elastic.text import for_shell
 from hpc_elastic.typed_json import counts
@@ -59,6 +60,8 @@ class Start(NamedTuple):
     expedited: bool = False  # the job was queued with --requeue=expedite
     is_script: bool = False  # the job runs a job script of the user's own, and no agent
     script_runs: bool = False  # that script has not ended
+    array: RunPaths | None = None  # the run directory of the array of such scripts that this one is a task of
+    index: str = ""  # the number of that task
 
     @property
     def link(self) -> int:
@@ -92,6 +95,20 @@ class Start(NamedTuple):
             run_id=environ.get(Env.RUN_ID, "") if Env.SUBMISSION in environ else "",
             expedited=bool(environ.get(Env.EXPEDITED)),
         )
+
+
+def of_script(start: Start, environ: Mapping[str, str]) -> Start:
+    """Return the start of a user's own job script; a task of an array of them has a run of its own.
+
+    Args:
+        start: as the batch script has it.
+        environ: of the batch script.
+    """
+    index = task_index(environ)
+    if not index:
+        return start._replace(is_script=True)
+    task, run_id = task_paths(start.paths, index), run_id_of(start.run_id, index)
+    return start._replace(is_script=True, paths=task, run_id=run_id, array=start.paths, index=index)
 
 
 class Ended(NamedTuple):
@@ -167,6 +184,8 @@ def _is_unknown(start: Start) -> bool:
 def _look_for_run(start: Start) -> None:
     paths = start.paths
     if start.is_submitted:
+        if start.array is not None:
+            make_task(start.array, start.run_id.removesuffix(f"_{start.index}"), start.index)
         require_run(paths, start.run_id)
         return
     require_same_run(paths, "")
@@ -318,7 +337,7 @@ def same_script(root: str) -> str:
 
 def resume_command(start: Start) -> str:
     """Return the command that starts a run again; one that `submit` did not make has no script to queue."""
-    root = for_shell(start.paths.root)
+    root = for_shell((array_of(start.paths) or start.paths).root)
     if not start.is_submitted and not os.path.exists(start.paths.identity):
         return f"submit {same_script(root)}"
     return f"hpc-elastic submit --resume {root}"

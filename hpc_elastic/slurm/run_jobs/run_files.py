@@ -31,6 +31,7 @@ from hpc_elastic.slurm.client.job_standing import (
 from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.run_jobs.existing_run import was_left
 from hpc_elastic.slurm.run_jobs.job_start import same_script
+from hpc_elastic.slurm.run_jobs.script_tasks import array_of, is_array_of_script
 from hpc_elastic.slurm.run_jobs.submissions import Link, Submission, read_links, read_submissions
 from hpc_elastic.store import files
 from hpc_elastic.text import for_shell
@@ -123,10 +124,10 @@ class RunFiles(NamedTuple):
     @property
     def command_to_go_on(self) -> str:
         """The command that starts the run again; one that `submit` did not make has no script to queue."""
-        root = for_shell(self.paths.root)
+        root = for_shell((array_of(self.paths) or self.paths).root)
         if self.is_torchruns:
             return f"the same torchrun command again, with --rdzv-endpoint={root}"
-        if self.has_script:
+        if self.has_script or array_of(self.paths) is not None:
             return f"hpc-elastic submit --resume {root}"
         ending = self.state.ending
         if ending is not None and ending.decision is not Decision.DONE and self.job_id and not self.is_local:
@@ -323,7 +324,8 @@ def newest_checkpoint(paths: RunPaths, now_s: float) -> SavedCheckpoint | None:
 
 def is_array(run: RunFiles) -> bool:
     """Tell whether the newest submission of a run is an array in Slurm."""
-    return run.spec.get("mode") == "array" and bool(run.job_id) and not run.is_local
+    is_of_tasks = run.spec.get("mode") == "array" or is_array_of_script(run.paths)
+    return is_of_tasks and bool(run.job_id) and not run.is_local
 
 
 def tasks_of(run: RunFiles, slurm: Slurm) -> list[SlurmTask]:

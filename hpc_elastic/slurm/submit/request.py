@@ -34,7 +34,6 @@ EXPEDITE = "--requeue=expedite"  # before the requeue of the script's header, wh
 _EXPEDITED = "expedited"  # tells the script of it
 TOKEN_PREFIX = "hpc_elastic:"  # noqa: S105 - no secret
 _NO_NAME = "run"
-_ARRAY = "SBATCH_ARRAY_INX"
 _OF_HEADERS = {
     "job-name": "name",
     "partition": "partition",
@@ -90,6 +89,12 @@ class SubmitRequest(NamedTuple):
         return self.file or self.paths.script
 
     @property
+    def is_array(self) -> bool:
+        """Whether a job script of the user's own, as it is given, asks for an array."""
+        options = sbatch_line(self.spec.sbatch_options)
+        return self.own_script is not None and asks_for("array", [*self.own_script.option_lines, options])
+
+    @property
     def sbatch_arguments(self) -> tuple[str, ...]:
         """The arguments of sbatch, after ``--parsable``."""
         return self.sbatch_call(self.sbatch_options, 0)
@@ -140,21 +145,11 @@ class SubmitRequest(NamedTuple):
 
         Args:
             environ: of this process.
-
-        Raises:
-            InputError: it makes an array of a job script of the user's own.
         """
         if self.spec.mode != "script":
             return submit_environment(environ, self.header_names)
         names = _given_names(self.spec) if self.own_names is None else self.own_names
-        own = submit_environment(environ, names, is_own=True)
-        if _ARRAY in own:
-            raise InputError(
-                f"{_ARRAY}={own[_ARRAY]} is set and makes an array of {self.spec.name}",
-                where=_ARRAY,
-                fix=f"unset {_ARRAY}",
-            )
-        return own
+        return submit_environment(environ, names, is_own=True)
 
     def again(self, submission: int) -> SubmitRequest:
         """Return the next submission of the same run."""
@@ -248,8 +243,7 @@ def _with_own(spec: JobSpec, own: OwnScript) -> JobSpec:
 
     An option of the submission goes before them, as for sbatch.
     """
-    lines = [*own.option_lines, sbatch_line(spec.sbatch_options)]
-    _refuse_several(own, lines)
+    lines = [*own.components[0], sbatch_line(spec.sbatch_options)]
     told = {field: value_of(option, lines) for option, field in _OF_HEADERS.items()}
     found: dict[str, object] = {
         field: value for field, value in told.items() if value and not spec.given.get(field)
@@ -267,26 +261,6 @@ def _is_count(nodes: object) -> bool:
         return bool(parse_nodes(nodes))
     except BadValueError:
         return False
-
-
-def _refuse_several(own: OwnScript, lines: Sequence[str]) -> None:
-    """Refuse a script that is several jobs, as a run is one; sbatch goes on taking it.
-
-    Raises:
-        InputError: it is an array, or a heterogeneous job.
-    """
-    if asks_for("array", lines):
-        raise InputError(
-            f"{own.name} is an array ({value_of('array', lines)}), and each of its tasks would be a run",
-            where="--array",
-            fix="submit a script without --array once for each task; or queue it with sbatch itself",
-        )
-    if any(line.removeprefix("#SBATCH").split()[:1] in (["hetjob"], ["packjob"]) for line in lines):
-        raise InputError(
-            f"{own.name} is a heterogeneous job, whose components are jobs of their own",
-            where=own.name,
-            fix="queue it with sbatch itself",
-        )
 
 
 def own_path_of(spec: JobSpec) -> OwnPath:

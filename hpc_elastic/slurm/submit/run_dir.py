@@ -40,7 +40,7 @@ _NAMES_RUN = re.compile(r"^export HPC_ELASTIC_RUN_DIR=(.*)$", re.MULTILINE)
 
 FORMAT = 1
 _OWN_NAMES = re.compile(
-    r"(submissions|journal|members|nodes|steps|checkpoints|kv|logs|job\.json|job\.sbatch|slurm_script|batch\.sh|start\.bin|lock|site\.json|drain|slurm-[\w-]+\.out)|\..*"
+    r"(submissions|journal|tasks|members|nodes|steps|checkpoints|kv|logs|job\.json|job\.sbatch|slurm_script|batch\.sh|start\.bin|lock|site\.json|drain|slurm-[\w-]+\.out)|\..*"
 )
 _OTHER_DIR = "choose another --run-dir"
 

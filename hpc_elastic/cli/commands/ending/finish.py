@@ -24,7 +24,7 @@ from hpc_elastic.slurm.end.expedited import let_end
 from hpc_elastic.slurm.end.finish import Finish
 from hpc_elastic.slurm.end.requeue import PATIENCE_S, last_line
 from hpc_elastic.slurm.end.unwritten import mark_text
-from hpc_elastic.slurm.run_jobs.job_start import NOT_REQUEUED, Ended, Patience, Start
+from hpc_elastic.slurm.run_jobs.job_start import NOT_REQUEUED, Ended, Patience, Start, of_script
 from hpc_elastic.store.files import write_all
 from hpc_elastic.text import visible_lines
 
@@ -53,9 +53,9 @@ def main(argv: Sequence[str]) -> int:
     start = start._replace(
         chain=arguments.chain,
         launch_failure=failure,
-        is_script=arguments.script,
         script_runs=arguments.script_runs,
     )
+    start = of_script(start, os.environ) if arguments.script else start  # noqa: TID251 - as above
     limits = {row.name: getattr(arguments, row.name) for row in FINISH if row.name in RequeueBudgets._fields}
     budgets = RequeueBudgets(
         **limits, holds=arguments.on_budget_spent == "hold", resubmits=arguments.resubmit

@@ -18,12 +18,14 @@ from hpc_elastic.report.run_status import RunPhase, RunStatus, RunView, size_tex
 from hpc_elastic.report.timeline import Moment
 from hpc_elastic.report.timeline import timeline as moments_of
 from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.client.parse import JobState
 from hpc_elastic.slurm.run_jobs.run_files import (
     RunFiles,
     ask_job,
     read_run,
     with_excluded,
 )
+from hpc_elastic.slurm.run_jobs.script_tasks import array_with
 from hpc_elastic.store.files import list_names
 from hpc_elastic.text import visible
 
@@ -37,7 +39,10 @@ def status(run: str | None = None, *, timeline: bool = False, json: bool = False
     if folder is not None:
         if json:
             hand_out(runs_json(folder))
-        return 0 if json else list_runs(folder)
+            return 0
+        if (array := array_with(folder)) is not None:
+            _say_array(read_run(array))
+        return list_runs(folder)
     seen = look_at(read_run(find_run(run or "")), say_aside)
     lines = _lines(seen)
     if json:
@@ -50,6 +55,14 @@ def status(run: str | None = None, *, timeline: bool = False, json: bool = False
         _print_timeline(seen.run)
     say_next(seen.then)
     return 0
+
+
+def _say_array(run: RunFiles) -> None:
+    """Print the state in Slurm of an array, whose tasks are runs of their own."""
+    asked = ask_job(run, Slurm())
+    is_over = asked.job is not None and asked.job.state is JobState.ENDED
+    text = "its tasks have left Slurm" if is_over else asked.fields.get("JobState") or asked.trouble
+    say(visible(f"{run.name}: array {run.job_id or '?'}: {text}"))
 
 
 def say_next(steps: Sequence[str]) -> None:

@@ -52,7 +52,7 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
     if resume is not None:
         _refuse_with_resume(job_file, given, command)
         with named("--resume"):
-            return _resume(find_run(resume), from_step, local, dry_run=dry_run, form=form)
+            return _resume(find_run(resume, is_whole=True), from_step, local, dry_run=dry_run, form=form)
     if from_step is not None:
         raise InputError("it goes with --resume", where="--from-step", fix="--resume RUN --from-step N")
     with wanted_job(job_file, given, command) as job:
@@ -85,12 +85,25 @@ def _plan(job: WantedJob, *, dry_run: bool) -> SubmitRequest:
     return request.plan(job.spec, template, now_s=now_s, starts_python=job.is_python_own or not dry_run)
 
 
+_ARRAY = "each task of the array is started again, counted and recorded for itself"
+_HETEROGENEOUS = (
+    "its components are started again together; the nodes of the first one alone are looked after, as the "
+    "others are jobs of their own"
+)
 AS_SBATCH = "sbatch"  # a form of the output
 _AS_IT_IS = (
     "{script} runs as it is; after a preemption, a node failure or its time limit it starts again from its "
     "first line\n(with --max-time-limits 0 not after its time limit). Workers are not started again in "
     "place, and no step to stop at is agreed on: that needs hpc-elastic run as their launcher"
 )
+
+
+def _as_it_is(wanted: SubmitRequest) -> str:
+    """Return what becomes of a job script of the user's own, and what does not."""
+    own = wanted.own_script
+    more = [_ARRAY] if wanted.is_array else []
+    more += [_HETEROGENEOUS] if own is not None and own.is_heterogeneous else []
+    return "\n".join([_AS_IT_IS.format(script=wanted.spec.name), *more])
 
 
 def _submitter() -> Submitter:
@@ -230,7 +243,7 @@ def _tell_people(queued: Submitted) -> None:
     if queued.chain:
         say(f"then as {', '.join(queued.chain)}, each when the one before has ended")
     if queued.request.spec.mode == "script":
-        say(_AS_IT_IS.format(script=queued.request.spec.name))
+        say(_as_it_is(queued.request))
     elif lead := lead_text(queued.request):
         say(lead)
     say(f"run directory: {root}")
@@ -243,7 +256,7 @@ def _tell_as_sbatch(queued: Submitted) -> None:
     """Print the line of sbatch, for scripts that read the job id from it, and all else aside."""
     hand_out(f"Submitted batch job {queued.job_id}\n")
     root = for_shell(queued.request.paths.root)
-    say_aside(_AS_IT_IS.format(script=queued.request.spec.name))
+    say_aside(_as_it_is(queued.request))
     say_aside(f"run directory: {root}\n  hpc-elastic status {root}")
 
 
