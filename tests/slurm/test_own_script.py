@@ -352,6 +352,9 @@ def test_a_start_of_a_run_that_has_ended_does_not_begin() -> None:
     ended = apply(started(), RunEnded(Decision.STOPPED, 0, "hpc-elastic stop", None))
     assert isinstance(lifecycle.refuse_start(facts_of(0, run=ended)), Exit)
     assert lifecycle.refuse_start(facts_of(0)) is None
+    done = apply(started(), RunEnded(Decision.DONE, 0, "", None))
+    again = facts_of(0, run=done)._replace(epoch=Epoch(1, 0, 0, 0))
+    assert isinstance(lifecycle.refuse_start(again), Exit)
     asked = apply(started(), DrainRequested(Cause.STOP, "", AfterDrain.LEAVE, "stop"))
     assert lifecycle.refuse_start(facts_of(0, run=asked)) is None
 

@@ -101,7 +101,7 @@ def test_a_resumed_array_starts_what_is_not_done(cluster: FakeCluster) -> None:
             lambda state: state.ending is not None and state.ending.decision is Decision.DONE, "the end"
         )
     cluster.wait_for(lambda: len(list(array.place.glob(f"own-{second}_*.out"))) == 3, 60, "the outputs")
-    outputs = [(array.place / f"own-{second}_{index}.out") for index in range(3)]
+    outputs = [array.place / f"own-{second}_{index}.out" for index in range(3)]
     cluster.wait_for(lambda: "nothing was started" in outputs[0].read_text(), 60, "the task that is done")
     assert "own 0" not in outputs[0].read_text()
     assert "own 1 start 0" in outputs[1].read_text()

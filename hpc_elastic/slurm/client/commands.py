@@ -216,6 +216,7 @@ class Slurm:
         text: str | None = None,
         timeout_s: float | None = None,
         env: Mapping[str, str] | None = None,
+        directory: str = "",
     ) -> str:
         program = shutil.which(argv[0], path=self._environ.get("PATH"))
         if program is None:
@@ -231,6 +232,7 @@ class Slurm:
                 env=self._environ if env is None else dict(env),
                 timeout=limit_s,
                 check=False,
+                cwd=directory or None,
             )
         except subprocess.TimeoutExpired:
             raise SlurmTimeoutError(argv, limit_s) from None
@@ -308,16 +310,23 @@ class Slurm:
         shares = ("--overlap", "--gres=none", "--cpu-bind=none", "--mpi=none", "--input=none")
         return self._run("srun", *place, *shares, "--quiet", *argv)
 
-    def sbatch(self, arguments: Sequence[str], environ: Mapping[str, str], text: str | None = None) -> str:
+    def sbatch(
+        self,
+        arguments: Sequence[str],
+        environ: Mapping[str, str],
+        text: str | None = None,
+        directory: str = "",
+    ) -> str:
         """Queue a job and return its id.
 
         Args:
             arguments: options, script and the script's arguments.
             environ: from `submit_environment`.
             text: the stdin of sbatch.
+            directory: where sbatch runs; empty: the current one.
         """
-        argv = ("sbatch", "--parsable", *arguments)
-        output = self._run(*argv, text=text, timeout_s=self._sbatch_timeout_s, env=environ)
+        argv, limit_s = ("sbatch", "--parsable", *arguments), self._sbatch_timeout_s
+        output = self._run(*argv, text=text, timeout_s=limit_s, env=environ, directory=directory)
         job_id = parse.submitted_job_id(output)
         if job_id is None:
             raise SlurmCommandError(argv, 0, f"sbatch printed no job id: {output!r}")

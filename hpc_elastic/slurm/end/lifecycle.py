@@ -220,6 +220,9 @@ def refuse_start(facts: Facts) -> Choice | None:
     Args:
         facts: all that is known; the ends of earlier starts are recorded.
     """
+    ending = facts.state.ending
+    if ending is not None and ending.decision is Decision.DONE:  # a task of an array that is queued again
+        return _by_record(ending, facts)
     return _settled(facts, _now(facts), None)
 
 

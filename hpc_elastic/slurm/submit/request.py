@@ -66,6 +66,7 @@ class SubmitRequest(NamedTuple):
         own_script: the job script of the user's own that `script` runs; None: there is none, or it is stored.
         own_names: the long names of the sbatch options that the submission of such a script gives, and not
             the script; None: all of them are taken for such.
+        directory: where sbatch is to run, absolute; empty: in the current one.
     """
 
     spec: JobSpec
@@ -82,6 +83,7 @@ class SubmitRequest(NamedTuple):
     file: str = ""
     own_script: OwnScript | None = None
     own_names: tuple[str, ...] | None = None
+    directory: str = ""
 
     @property
     def script_file(self) -> str:
@@ -225,6 +227,7 @@ def plan(
         starts_python=starts_python,
         own_script=own,
         own_names=own_names,
+        directory=here if own is not None else "",
     )
 
 

@@ -270,9 +270,9 @@ def queue(slurm: Slurm, request: SubmitRequest, options: Sequence[str], link: in
     environ = request.environment(slurm.environ)
     arguments = expedited(request, slurm).sbatch_call(options, link)
     if _is_private(request.script_file):
-        return slurm.sbatch(arguments, environ)
+        return slurm.sbatch(arguments, environ, directory=request.directory)
     words = [_STDIN if word == request.script_file else word for word in arguments]
-    return slurm.sbatch(words, environ, text=request.script)
+    return slurm.sbatch(words, environ, text=request.script, directory=request.directory)
 
 
 def _is_private(path: str) -> bool:

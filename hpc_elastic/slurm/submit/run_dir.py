@@ -224,6 +224,7 @@ class _Identity(NamedTuple):
     user: Prose = ""
     token: str = ""
     creator: str = ""
+    directory: str = ""
 
 
 def _way_to_read(path: str, error: OSError) -> str:
@@ -346,6 +347,7 @@ def _identity_of(request: SubmitRequest, created: str) -> bytes:
         "user": _user(),
         "token": request.token,
         "creator": existing_run.creator(),
+        "directory": request.directory,
     }
     return (json.dumps(identity, indent=1) + "\n").encode()
 
@@ -559,4 +561,7 @@ def read_request(paths: RunPaths) -> SubmitRequest:
     identity = {"run_id": paths.name} if is_lost else read_identity(paths)
     spec, script = read_spec(paths, identity.get("version")), read_script(paths)
     run_id, functions = str(identity.get("run_id")), read_functions(paths, script)
-    return SubmitRequest(spec, paths, run_id, new_token(), 0, script, functions=functions)
+    directory = str(identity.get("directory") or "")
+    return SubmitRequest(
+        spec, paths, run_id, new_token(), 0, script, functions=functions, directory=directory
+    )

@@ -74,7 +74,7 @@ def missing_again(request: SubmitRequest) -> list[str]:
     Nothing is refused: its ``job.sbatch`` may have been changed by hand, and need that no more.
     """
     try:
-        _check_workdir(request.spec.workdir or ".")
+        _check_workdir(request.spec.workdir or request.directory or ".")
         if request.spec.mode != "script":  # a copy of it is in the run directory
             _check_worker(request)
     except InputError as error:
