@@ -360,7 +360,7 @@ def test_a_start_of_a_run_that_has_ended_does_not_begin() -> None:
 
 
 def test_the_options_of_a_submission_are_those_of_the_first_component(tmp_path: Path) -> None:
-    """The further components of a heterogeneous job are asked for below lines of their own, behind all others."""
+    """Those of the further components of a heterogeneous job stand below lines of their own, behind them."""
     path = tmp_path / "job.sbatch"
     path.write_text("#!/bin/bash\n#SBATCH -N 1\n#SBATCH hetjob\n#SBATCH -N 4 -p big\n")
     wanted = plan(spec_of(path, time="5m"), read_template("script"), now_s=0.0, directory=str(tmp_path))
