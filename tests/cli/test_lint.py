@@ -106,6 +106,11 @@ def test_options_of_a_script_that_a_script_writes_are_not_late(
         ("srun python", "LAST=$(ls ckpt_*.pt | sort | tail -n 1)\nsrun python", ("HE126", 5)),
         ("srun python", "LAST=`ls out/step-* | tail -1`\nsrun python", ("HE126", 5)),
         ("srun python", 'cd "$(dirname "$0")"\nsrun python', ("HE128", 5)),
+        (
+            "--requeue\n#SBATCH --open-mode=append\n",
+            "--open-mode=append -C 'a&b' --no-requeue # no\n",
+            ("HE105", 2),
+        ),
     ],
 )
 def test_each_pitfall_of_a_job_script_is_found_in_its_line(
@@ -196,6 +201,7 @@ def test_a_trap_that_comes_too_late_is_found(tmp_path: Path, capfd: pytest.Captu
         ("USR1", "exec >log 2>&1\npython train.py", [("HE107", 2)]),
         ("USR1", "python train.py", [("HE107", 2)]),
         ("10", "trap 'touch x' USR1\npython train.py &\nwait\nwait", []),
+        ("USR1", "trap - USR1\npython train.py", [("HE107", 2)]),
     ],
 )
 def test_a_signal_for_a_script_without_srun_needs_a_program_that_gets_it(
@@ -211,6 +217,33 @@ def test_a_signal_for_a_script_without_srun_needs_a_program_that_gets_it(
     if expected:
         assert 1 == app.run(["lint", str(tmp_path / "job.sbatch")])
         assert "  fix: write `exec` before the program" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [("python train.py", [("HE129", 2)]), ("srun python train.py", []), ("mpirun -n 4 sim", [])],
+)
+def test_a_warning_without_steps_reaches_nobody(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], program: str, expected: list[tuple[str, int]]
+) -> None:
+    """Slurm sends it to the steps of the job, and a script without srun has none."""
+    text = f"#!/bin/bash\n#SBATCH --open-mode=append --signal=USR1@60\ntrap : TERM\n{program}\n"
+    assert expected == linted(tmp_path, capfd, text)
+
+
+def test_several_files_are_looked_at(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Each has its own lines or its own document, and one with findings is enough for exit code 1."""
+    (tmp_path / "good.sbatch").write_text(GOOD)
+    (tmp_path / "bad.sbatch").write_text(GOOD.replace("srun", "exec srun"))
+    names = [str(tmp_path / "good.sbatch"), str(tmp_path / "bad.sbatch")]
+    assert 1 == app.run(["lint", *names])
+    said = capfd.readouterr().out.splitlines()
+    assert [f"{names[0]}: no findings", f"{names[1]}:5: HE108 exec replaces the script by srun"] == said[:2]
+    assert 1 == app.run(["lint", "--json", *names])
+    text = capfd.readouterr().out
+    first, end = json.JSONDecoder().raw_decode(text)
+    assert [names[0], names[1]] == [first["file"], json.loads(text[end:])["file"]]
+    assert 0 == app.run(["lint", names[0], names[0]])
 
 
 @pytest.mark.parametrize(
@@ -402,6 +435,11 @@ for step in range(saved.step if saved else 0, 9):
             "import lightning as L\nfrom hpc_elastic.frameworks import lightning\nL.Trainer()\n",
             [],
         ),
+        ("import submitit\nsubmitit.AutoExecutor('log').submit(f)\n", [("HE207", 2)]),
+        (
+            'from submitit import AutoExecutor\nAutoExecutor("log", cluster="hpcelastic")\n',
+            [("HE202", 1), ("HE203", 1), ("HE204", 1)],
+        ),
         (f"{TRAINED}plugin = SLURMEnvironment(auto_requeue=True)\n", [("HE208", 8)]),
         (f'{TRAINED}run(["scontrol", "requeue", job])\n', [("HE208", 8)]),
         (f'{TRAINED}os.system(f"scontrol requeue {{job}}")\n', [("HE208", 8)]),
@@ -422,6 +460,18 @@ def test_each_pitfall_of_a_training_script_is_found(
 ) -> None:
     """Python's own parser reads the script; a handler is found in its line, a missing call in the first."""
     assert expected == linted(tmp_path, capfd, text, "train.py")
+
+
+def test_a_script_with_deepspeed_is_told_of_its_engine(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """All ranks save and load there, each its part."""
+    file = tmp_path / "train.py"
+    file.write_text("import deepspeed\nengine, *_ = deepspeed.initialize(model=None)\nengine.step()\n")
+    assert 1 == app.run(["lint", str(file)])
+    out = capfd.readouterr().out
+    assert 3 == out.count("  fix: ")
+    assert "fix: behind `engine.save_checkpoint(folder, tag)`, on all ranks: `worker.checkpoint_saved(" in out
 
 
 def test_a_job_file_is_checked_as_submit_does(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

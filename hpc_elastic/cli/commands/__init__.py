@@ -167,8 +167,12 @@ _ADOPT = CommandRow(
 _LINT = CommandRow(
     "submitting.lint",
     _START,
-    "Show pitfalls in a job script, training script or job file; exit code 1 if there are any.",
-    (Word("file", "FILE", "An sbatch script, a training script (.py) or a job file (.toml)."),),
+    "Show pitfalls in job scripts, training scripts and job files; exit code 1 if there are any.",
+    (
+        Word(
+            "files", "FILE", "An sbatch script, a training script (.py) or a job file (.toml).", is_list=True
+        ),
+    ),
     (
         Option(
             "explain",

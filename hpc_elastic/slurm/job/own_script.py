@@ -291,7 +291,7 @@ def names_in(lines: Iterable[str]) -> set[str]:
     Args:
         lines: with or without `#SBATCH` before the options.
     """
-    return {name for name, _ in _options_in(lines)}
+    return {name for name, _ in options_in(lines)}
 
 
 def value_of(name: str, lines: Iterable[str]) -> str:
@@ -301,11 +301,15 @@ def value_of(name: str, lines: Iterable[str]) -> str:
         name: the long name.
         lines: with or without `#SBATCH` before the options.
     """
-    return next((value for found, value in reversed([*_options_in(lines)]) if found == name), "")
+    return next((value for found, value in reversed([*options_in(lines)]) if found == name), "")
 
 
-def _options_in(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the options of ``#SBATCH`` lines by their long names, each with its value or nothing."""
+def options_in(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the options of ``#SBATCH`` lines by their long names, each with its value or nothing.
+
+    Args:
+        lines: with or without `#SBATCH` before the options.
+    """
     for line in lines:
         words = _words(line.removeprefix(_MARK))
         while words:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import takewhile
 
 from hpc_elastic.named_tuple import NamedTuple
+from hpc_elastic.slurm.job.own_script import options_in
 from hpc_elastic.slurm.job.shell_text import COMMENT, DOCUMENT, QUOTED, SUBSTITUTED, Part, keywords, parts
+from hpc_elastic.slurm.job.traps import traps_at
 from hpc_elastic.slurm.lint.commands import ScriptCommand
 from hpc_elastic.slurm.lint.pitfalls import OF_CHECKPOINTS, LintFinding, Pitfall
 
@@ -57,7 +59,6 @@ _NO_RESULT = re.compile(r"(?<![a-z])(?:tmp|temp|cache)(?![a-z])", re.IGNORECASE)
 _LISTS = re.compile(r"(?<![\w-])ls\b([^|\n]*)")
 _TAKES_ONE = re.compile(r"\|\s*(?:sort\b([^|\n]*)\|\s*)?(?:tail|head)\b")
 _GOES_ON = re.compile(r"[^\n;&|]*\|")
-_ACTION = re.compile(r"\s*trap\s+(\"[^\"]*\"|'[^']*'|\S+)((?:\s+\S+)+)")
 _SPOOLED = re.compile(r"dirname[^|;&\n]*\$\{?(?:0\b|BASH_SOURCE)|\$\{(?:0|BASH_SOURCE(?:\[0\])?)%/\*\}")
 _IS_A_JOB = re.compile(r"(?!\s*(?:echo|printf)\b).*\bSLURM_(?:JOB_?ID|SUBMIT_DIR)\b", re.DOTALL)
 _SUBMITTED_FROM = re.compile(r"\$\{SLURM_SUBMIT_DIR:?-[^\n]*\Z")
@@ -83,21 +84,20 @@ class JobScript(NamedTuple):
     commands: list[ScriptCommand]
     is_directory: Callable[[str], bool]
 
-    def values(self, name: str, short: str = "") -> Iterator[tuple[int, str]]:
+    def values(self, name: str) -> Iterator[tuple[int, str]]:
         """Yield the values of an option for sbatch, each with its line.
 
         Args:
-            name: of the option, without dashes.
-            short: its letter, if it has one.
+            name: the long name of the option.
         """
-        names = rf"--{name}(?:=|\s+)" + (rf"|-{short}\s*" if short else "")
         for line, words in self.options.items():
-            for found in re.finditer(rf"(?<!\S)(?:{names})(\"[^\"]*\"|'[^']*'|\S+)", words):
-                yield line, found[1].strip("\"'")
+            for found, value in options_in([words]):
+                if found == name and value:
+                    yield line, value
 
-    def number(self, name: str, short: str = "") -> int | None:
+    def number(self, name: str) -> int | None:
         """Return the value of an option that is a plain number; the last one counts."""
-        given = [value for _, value in self.values(name, short)]
+        given = [value for _, value in self.values(name)]
         return int(given[-1]) if given and given[-1].isdecimal() else None
 
     @property
@@ -222,9 +222,9 @@ def _drops(value: str) -> bool:
 
 
 def _output_directories(script: JobScript) -> Iterator[LintFinding]:
-    base = next((value for _, value in script.values("chdir", "D")), "")
-    for option, short in (("output", "o"), ("error", "e")):
-        for line, value in script.values(option, short):
+    base = next((value for _, value in script.values("chdir")), "")
+    for option in ("output", "error"):
+        for line, value in script.values(option):
             directory = os.path.dirname(os.path.join(base, value))
             is_known = directory and not re.search(r"[%$~\\]", directory)
             is_made = f"HPC_ELASTIC_RUN_DIR={directory}\n" in script.text  # by submit
@@ -257,8 +257,8 @@ def _hidden_failures(script: JobScript) -> Iterator[LintFinding]:
 
 
 def _typed_gpus(script: JobScript) -> Iterator[LintFinding]:
-    for option, short in (("gpus-per-node", ""), ("gpus", "G"), ("gpus-per-task", "")):
-        typed = [value for _, value in script.values(option, short) if _TYPED.search(value)]
+    for option in ("gpus-per-node", "gpus", "gpus-per-task"):
+        typed = [value for _, value in script.values(option) if _TYPED.search(value)]
         variable = f"SLURM_{option.upper().replace('-', '_')}"
         if not typed:
             continue
@@ -290,12 +290,12 @@ def _without_document(text: str) -> str:
 
 
 def _is_wide(script: JobScript) -> bool:
-    return (script.number("nodes", "N") or 1) > 1 or (script.number("ntasks", "n") or 1) > 1
+    return (script.number("nodes") or 1) > 1 or (script.number("ntasks") or 1) > 1
 
 
 def _launchers_per_task(script: JobScript) -> Iterator[LintFinding]:
     each = script.number("ntasks-per-node")
-    tasks, nodes = script.number("ntasks", "n"), script.number("nodes", "N")
+    tasks, nodes = script.number("ntasks"), script.number("nodes")
     if each is None and tasks is not None and nodes:
         each = tasks // nodes
     if each is None or each <= 1:
@@ -309,7 +309,7 @@ def _launchers_per_task(script: JobScript) -> Iterator[LintFinding]:
 
 
 def _one_node_of_many(script: JobScript) -> Iterator[LintFinding]:
-    nodes = script.number("nodes", "N")
+    nodes = script.number("nodes")
     if nodes is None or nodes <= 1 or _REACHES_NODES.search(script.text):
         return
     for one in script.commands:
@@ -375,12 +375,8 @@ def _late_traps(script: JobScript) -> Iterator[LintFinding]:
     waits = any(re.match(r"\s*wait\b", one.code) for one in script.commands)
     if not signals or waits or any(one.after == "&" for one in script.commands):
         return
-    wanted = {signals[-1].removeprefix("SIG")}
-    for one in script.commands:
-        found = _ACTION.match(one.text)
-        names = set() if found is None else {word.removeprefix("SIG") for word in found[2].split()}
-        if found is not None and wanted & names and found[1] not in (":", "''", '""', "-"):
-            yield LintFinding(one.line, Pitfall.TRAP_WAITS)
+    for place, _ in traps_at(signals[-1], (one.text for one in script.commands)):
+        yield LintFinding(script.commands[place].line, Pitfall.TRAP_WAITS)
 
 
 def _spooled(script: JobScript) -> Iterator[LintFinding]:

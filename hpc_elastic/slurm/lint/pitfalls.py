@@ -48,6 +48,7 @@ class Pitfall(str, Enum):
     SORTED_AS_TEXT = "HE126"
     TRAP_WAITS = "HE127"
     SPOOLED = "HE128"
+    SIGNAL_TO_NOBODY = "HE129"
     PYTHON_SYNTAX = "HE201"
     NO_TICK = "HE202"
     NO_MARK = "HE203"
@@ -238,6 +239,12 @@ RULES: Mapping[Pitfall, Rule] = {
         "the script looks for its own directory",
         "Slurm runs a copy of the script in a directory of its own, so `$0` and `BASH_SOURCE` name that.",
         "Use `$SLURM_SUBMIT_DIR`, or a full path.",
+    ),
+    Pitfall.SIGNAL_TO_NOBODY: Rule(
+        "the warning reaches no program",
+        "Without `B:` Slurm sends the signal of `--signal` to the steps of the job, and not to its batch "
+        "script. A script without srun has no steps: nothing hears the warning.",
+        "Start the program with srun, which gives it the signal; or write `--signal=B:...` and a trap.",
     ),
     Pitfall.PYTHON_SYNTAX: Rule(
         "Python cannot read the script",

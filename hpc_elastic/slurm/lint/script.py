@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-import signal as signals
 from collections.abc import Callable, Iterator
 
+from hpc_elastic.slurm.job.own_script import options_in
 from hpc_elastic.slurm.job.shell_text import DOCUMENT, code_of
+from hpc_elastic.slurm.job.traps import traps_at
 from hpc_elastic.slurm.lint.commands import ScriptCommand, commands_of
 from hpc_elastic.slurm.lint.mistakes import TRAINS, JobScript, mistakes
 from hpc_elastic.slurm.lint.pitfalls import BOM, LintFinding, Pitfall
@@ -23,6 +24,7 @@ _BECOMES = re.compile(r"\s*exec\s+(?:-\w+\s+)*[^\s<>&\d-]")  # not only the file
 _TO_BE_SIGNALLED = (
     "write `exec` before the program, so that it gets the signal itself; or start it with srun, without `B:`"
 )
+_HAS_STEPS = re.compile(r"(?<![\w-])(?:mpirun|mpiexec(?:\.hydra)?|hpc-elastic|ray|parallel)(?![\w-])")
 _WAITS = re.compile(r"\s*(?:(?:do|then|else|while|until)\s+)?wait(?![\w-])")
 _LOOPS = re.compile(r"\s*(?:while|until)\s")
 _FINISHES = re.compile(r"(?<![\w-])finish(?![\w-])")
@@ -72,33 +74,31 @@ def _of_options(
 ) -> Iterator[LintFinding]:
     for line, option in late.items():
         yield LintFinding(line, Pitfall.LATE_OPTION, f"sbatch does not read #SBATCH {option}")
-    refused = [line for line, option in read.items() if "--no-requeue" in option.split()]
+    given = [(line, name, value) for line, words in read.items() for name, value in options_in([words])]
+    refused = [line for line, name, _ in given if name == "no-requeue"]
     if refused:
         yield LintFinding(refused[0], Pitfall.NO_REQUEUE)
-    elif not any(re.search(r"--open-mode[= ]a", option) for option in read.values()):
+    elif not any(name == "open-mode" and value.startswith("a") for _, name, value in given):
         yield LintFinding(1, Pitfall.LOG_TRUNCATED)
-    for line, option in read.items():
-        signal = re.search(r"--signal[= ]R?BR?:(\w+)", option)
-        if signal is None or _has_own_trap(signal[1].removeprefix("SIG"), commands):
-            continue
-        if any(one.starts_srun for one in commands):
+    for line, name, value in given:
+        if name == "signal":
+            yield from _of_signal(line, value, commands)
+
+
+def _of_signal(line: int, value: str, commands: list[ScriptCommand]) -> Iterator[LintFinding]:
+    """Yield what is wrong with the warning that a script asks for: nobody hears it."""
+    signal = re.match(r"(?:([RB]{1,2}):)?(\w+)", value)
+    has_srun = any(one.starts_srun for one in commands)
+    if signal is None:
+        return
+    if "B" not in (signal[1] or ""):
+        if commands and not (has_srun or any(map(_HAS_STEPS.search, (one.runs for one in commands)))):
+            yield LintFinding(line, Pitfall.SIGNAL_TO_NOBODY)
+    elif not any(True for _ in traps_at(signal[2], (one.text for one in commands))):
+        if has_srun:
             yield LintFinding(line, Pitfall.SIGNAL_TO_BATCH)
         elif not any(_BECOMES.match(one.code) for one in commands):
             yield LintFinding(line, Pitfall.SIGNAL_TO_BATCH, fix=_TO_BE_SIGNALLED)
-
-
-def _has_own_trap(signal: str, commands: list[ScriptCommand]) -> bool:
-    """Return whether a script does something at a signal; ``trap :`` does nothing.
-
-    Args:
-        signal: its name without SIG, or its number.
-        commands: of the script.
-    """
-    of_number = {str(int(one)): one.name.removeprefix("SIG") for one in signals.Signals}
-    of_name = {name: number for number, name in of_number.items()}
-    other = of_number.get(signal) or of_name.get(signal) or signal
-    words = rf"\s*trap\s+(?!:\s|''|\"\"|-\s).*\b(?:SIG)?(?:{signal}|{other})\b"
-    return any(re.match(words, one.text, re.DOTALL) for one in commands)
 
 
 def _of_commands(commands: list[ScriptCommand]) -> Iterator[LintFinding]:

@@ -28,6 +28,19 @@ _CALLBACKS = {  # the class of a loop, and the words that it needs
     "transformers": ("Trainer", _TRANSFORMERS),
     "accelerate": ("Accelerator", _ACCELERATE),
 }
+_SUBMITIT = (
+    'submitit.AutoExecutor(folder, cluster="hpcelastic"), or with an executor of submitit\'s own '
+    "submit(hpc_elastic.submitit.ElasticTask(function), ...)"
+)
+_EXECUTORS = ("AutoExecutor", "SlurmExecutor")
+_OF_DEEPSPEED = {  # all ranks save and load, each its part
+    Pitfall.NO_TICK: "call `worker.tick(engine.global_steps)` after `engine.step()`",
+    Pitfall.NO_MARK: "behind `engine.save_checkpoint(folder, tag)`, on all ranks: "
+    "`worker.checkpoint_saved(engine.global_steps, f'{folder}/{tag}')`",
+    Pitfall.NO_STOP: "where `worker.should_stop()` is true, `engine.save_checkpoint(...)` on all ranks and "
+    "leave the loop",
+    Pitfall.NO_RESUME: "`engine.load_checkpoint(folder, tag)` with the tag of `worker.latest_checkpoint()`",
+}
 _PACKAGES = {"pytorch_lightning": "lightning", "lightning": "lightning"} | {
     name: name for name in ("transformers", "accelerate")
 }
@@ -83,16 +96,40 @@ def _missing_calls(tree: ast.AST) -> Iterator[LintFinding]:
     imported = list(_imported(tree))
     if any(name.startswith(_HELPERS) for name in imported):
         return
-    missing = _missing_callback(tree, imported)
+    missing = _missing_executor(tree, imported) or _missing_callback(tree, imported)
     if missing is not None:
         yield missing
         return
     called = {_name(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    fixes = _OF_DEEPSPEED if "deepspeed" in _tops(imported) and "initialize" in called else {}
     for pitfall, name in _CALLS.items():
         if name not in called:
-            yield LintFinding(1, pitfall)
+            yield LintFinding(1, pitfall, fix=fixes.get(pitfall, ""))
     if "checkpoint_saved" in called and "latest_checkpoint" not in called:
-        yield LintFinding(1, Pitfall.NO_RESUME)
+        yield LintFinding(1, Pitfall.NO_RESUME, fix=fixes.get(Pitfall.NO_RESUME, ""))
+
+
+def _missing_executor(tree: ast.AST, imported: list[str]) -> LintFinding | None:
+    """Return the place where an executor of submitit is made that knows nothing of us."""
+    tops = _tops(imported)
+    if "submitit" not in tops or "hpc_elastic" in tops:
+        return None
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        ours = any(
+            word.arg == "cluster"
+            and isinstance(word.value, ast.Constant)
+            and word.value.value == "hpcelastic"
+            for word in call.keywords
+        )
+        if _name(call.func) in _EXECUTORS and not ours:
+            title = "the executor of submitit has nothing of hpc_elastic"
+            return LintFinding(call.lineno, Pitfall.NO_CALLBACK, title, _SUBMITIT)
+    return None
+
+
+def _tops(imported: list[str]) -> set[str]:
+    """Return the names of the packages that are imported."""
+    return {name.partition(".")[0] for name in imported}
 
 
 def _missing_callback(tree: ast.AST, imported: list[str]) -> LintFinding | None:

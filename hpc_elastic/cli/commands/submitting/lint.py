@@ -25,19 +25,28 @@ _LINE = re.compile(r"line (\d+): (.*)")
 
 
 def lint(
-    file: str | None = None, explain: str | None = None, *, fix: bool = False, json: bool = False
+    files: list[str] | None = None, explain: str | None = None, *, fix: bool = False, json: bool = False
 ) -> int:
-    """Show pitfalls in a job script, training script or job file; exit code 1 if there are any."""
+    """Show pitfalls in job scripts, training scripts and job files; exit code 1 if there are any."""
     if explain is not None:
         return _explain(explain)
-    if file is None:
+    if not files:
         raise InputError("no file was given", where="FILE", fix="name a script, or give --explain CODE")
-    if fix:
-        findings, changed = _fix(file)
+    named = dict.fromkeys(files)
+    found = [_look_at(file, fix=fix, json=json, is_alone=len(named) == 1) for file in named]
+    return 1 if any(found) else 0
+
+
+def _look_at(file: str, *, fix: bool, json: bool, is_alone: bool) -> bool:
+    """Show the pitfalls in one file; return whether there are any."""
+    findings, changed = _fix(file) if fix else (_findings(file, _read(file)), 0)
+    if json:
+        hand_out(_json(file, findings))
+    elif is_alone or findings or changed:
+        _show(file, findings, changed)
     else:
-        findings, changed = _findings(file, _read(file)), 0
-    hand_out(_json(file, findings)) if json else _show(file, findings, changed)
-    return 1 if findings else 0
+        say(f"{visible(file)}: no findings")
+    return bool(findings)
 
 
 def _explain(code: str) -> int:
