@@ -38,7 +38,7 @@ def test_it_shows_and_explains(script: Path) -> None:
     assert done.stdout == wanted.stdout
     assert "+ended=$?\n" in done.stdout
     assert (SCRIPT, 0o750) == (Path(f"{script}.orig").read_text(), script.stat().st_mode & 0o777)
-    assert "hpc-elastic run" in changed
+    assert "hpc_elastic run" in changed
 
 
 def test_a_script_comes_from_stdin() -> None:
@@ -78,7 +78,7 @@ def test_what_it_shows_is_a_patch(script: Path, end: str) -> None:
     shown = subprocess.run(argv, cwd=script.parent, capture_output=True, check=True).stdout
     assert b"\\ No newline at end of file\n+" in shown
     subprocess.run(["git", "apply", "--whitespace=nowarn", "-p0"], input=shown, cwd=script.parent, check=True)
-    assert b"hpc-elastic run" in script.read_bytes()
+    assert b"hpc_elastic run" in script.read_bytes()
     assert b"\r" not in script.read_bytes()
 
 
@@ -87,7 +87,7 @@ def test_a_link_stays_one(script: Path, tmp_path: Path) -> None:
     (tmp_path / "link.sbatch").symlink_to(script)
     assert 0 == adopt(tmp_path / "link.sbatch", "--write").returncode
     assert (tmp_path / "link.sbatch").is_symlink()
-    assert "hpc-elastic run" in script.read_text()
+    assert "hpc_elastic run" in script.read_text()
     assert SCRIPT == (tmp_path / "link.sbatch.orig").read_text()
 
 

@@ -27,7 +27,7 @@ A file that cannot be read, or that has none of these kinds, is an error.
 
 The name of a job script ends in `.sbatch`, `.slurm`, `.batch`, `.job`, `.sub`, `.sl`, `.sh` or `.bash`.
 Of a job script in Python only the options for sbatch are checked.
-`--json`: a document per file, with `file` and `findings`, each with `code`, `line`, `text`, `fix`, `is_fixable`.
+`--json`: a document per file: `file`, and `findings` with `code`, `line`, `text`, `fix`, `is_fixable`.
 The shell of a job script is asked whether it can read it (`bash -n`); nothing of a script is run.
 A command in a variable, in a list or in the words of `bash -c` and `eval` is found where it is used.
 The script itself must assign the variable: `LAUNCH="torchrun ..."`, `CMD=(srun ...)`.

@@ -1,7 +1,8 @@
 """A job script of the user's own, changed so that its run survives the faults of the cluster. Pure.
 
-The script stays the user's: only the line that starts torchrun changes, and the options for Slurm. A script
-whose torchrun is started by srun on each node keeps its srun.
+The script stays the user's: only the command that starts its training changes, and the options for Slurm.
+A script whose launcher is started by srun on each node keeps its srun. What cannot be shown to be right is
+not changed; a draft says what is left to do.
 """
 
 from __future__ import annotations
@@ -14,19 +15,44 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.ids import RUNS_FOLDER, Env
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.slurm.adopt.torchrun_line import Line, as_it_is, find_line
-from hpc_elastic.slurm.job.shell_text import code_of
+from hpc_elastic.slurm.adopt.checks import (
+    CONTAINER,
+    NotShownError,
+    Plan,
+    Program,
+    lines_before_wait,
+    plan_of,
+)
+from hpc_elastic.slurm.adopt.facts import (
+    SIGNALS,
+    Facts,
+    OwnTraps,
+    assigned,
+    facts_of,
+    own_traps,
+    split_options,
+    words_of,
+)
+from hpc_elastic.slurm.adopt.launch import (
+    SRUN,
+    Edit,
+    JobText,
+    Kind,
+    Launch,
+    as_it_is,
+    find_launches,
+)
+from hpc_elastic.slurm.job.own_script import names_in
+from hpc_elastic.slurm.job.shell_text import COMMENT, QUOTED, SUBSTITUTED, code_of
 
-_SRUN = re.compile(r"(?<![\w./-])srun(?=\s)")
 _SRUN_LINE = 'srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --no-kill'
 
 _RUN_DIR = f'"${{{Env.RESUME}:-${{SLURM_SUBMIT_DIR:-$PWD}}/{RUNS_FOLDER}/run-$SLURM_JOB_ID}}"'
-SIGNALS = "TERM INT HUP USR1 USR2"
+_ALL_SIGNALS = " ".join(SIGNALS)
 _SHELLS = ("bash", "sh", "dash", "ksh", "zsh")
-_CONTAINERS = r"(?<!\S)(?:singularity|apptainer|enroot|podman|docker|shifter|charliecloud|ch-run)\s"
 _SRUN_FLAGS = (
-    ("--nodes", '--nodes="$SLURM_JOB_NUM_NODES"', ("-N",)),
-    ("--ntasks", '--ntasks="$SLURM_JOB_NUM_NODES"', ("-n",)),
+    ("--nodes", "--nodes={nodes}", ("-N",)),
+    ("--ntasks", "--ntasks={nodes}", ("-n",)),
     ("--ntasks-per-node", "--ntasks-per-node=1", ()),
     ("--kill-on-bad-exit", "--kill-on-bad-exit=0", ("-K",)),
     ("--wait", "--wait=0", ("-W",)),
@@ -39,13 +65,15 @@ _PER_TASK = (
     "SLURM_TRES_BIND",  # by which Slurm 26.05 gives a task one GPU, however many its step has
     "SLURM_GPUS_PER_TASK",
 )
-_PER_TASK_OPTION = re.compile(r"\s(?:-c|--(?:cpus|gpus|tres)-per-task)(?=[\s=\d])")
-_GPUS_PER_TASK = re.compile(r"\s--gpus-per-task[\s=]+(?:[^\s:]+:)?(\d+)")
+_PER_TASK_OPTIONS = ("cpus-per-task", "gpus-per-task", "tres-per-task")
 _ANY_GPUS = re.compile(r"(?:^|\s)(?:-G|--gpus[\w-]*|--gres|--tres-per-task)(?=[\s=\d])")
 _ALL_GPUS = "--gpus=$((${{SLURM_NTASKS:-$SLURM_JOB_NUM_NODES}} * {per_task}))"
 _LEAD_S = 120
+_LEFT = "LEFT TO YOU"
 _MARK = "\ufeff"  # editors of Windows begin a file with it
-_ISOLATED = "-I -m hpc_elastic"
+_LOCAL_RANK = (
+    'import torch; print("--local-rank" if int(torch.__version__.split(".")[0]) > 1 else "--local_rank")'
+)
 
 
 class Change(NamedTuple):
@@ -56,7 +84,7 @@ class Change(NamedTuple):
 
 
 _SRUN_TRAP = Change(
-    f"trap : {SIGNALS}", "Slurm signals this shell, too; it must not end before the agent has saved"
+    f"trap : {_ALL_SIGNALS}", "Slurm signals this shell, too; it must not end before the agent has saved"
 )
 _SRUN_LEAVE = Change(
     '[ "$ended" = 0 ] || exit "$ended"', "the commands behind it run only where the training is over"
@@ -89,7 +117,7 @@ _ON_ERROR = re.compile(r"(?<![\w./-])trap[ \t][^\n;&|]*(?<!\w)ERR(?!\w)")
 
 
 _TRAP = Change(
-    f"trap : {SIGNALS}", "Slurm signals the script, too; it must live on to decide about a requeue"
+    f"trap : {_ALL_SIGNALS}", "Slurm signals the script, too; it must live on to decide about a requeue"
 )
 _FINISH = Change(
     "hpc-elastic finish at the end",
@@ -101,10 +129,11 @@ _BEGINS = Change(
     "in a further start it records ends of earlier ones that no process was left to record, and nothing is "
     "started if a budget is spent by them",
 )
-_IN_CONTAINER = Change(
-    "the container", "has to have hpc_elastic, too; finish runs on the host, which has Slurm"
+
+
+_ENDS = Change(
+    "exit with the code that finish has returned", "commands behind it do not hide how the job ended"
 )
-_PYXIS = re.compile(r"(?<![\w-])--container-image(?![\w-])")
 
 
 class Adopted(NamedTuple):
@@ -115,83 +144,302 @@ class Adopted(NamedTuple):
     job_script: tuple[str, ...] = ()  # lines for the script that has srun run this one on each node
 
 
-def adopt(text: str, name: str, *, is_found_isolated: bool = True) -> Adopted:
-    """Return a script whose torchrun is replaced by our agent, with the list of changes.
+class NotAdoptedError(InputError):
+    """A script stays as it is.
+
+    Args:
+        message: the reason.
+        where: the script.
+        fix: the command that runs it as it is.
+        draft: a new script with the places that are left to the user; empty if no launcher was found.
+    """
+
+    def __init__(self, message: str, *, where: str, fix: str, draft: str = "") -> None:
+        super().__init__(message, where=where, fix=fix)
+        self.draft = draft
+
+
+class _Job(NamedTuple):
+    """A script with all that is known about it.
+
+    Attributes:
+        script: with plain line ends.
+        facts: of its options.
+        traps: its own.
+        ours: the words that start this package's commands.
+    """
+
+    script: JobText
+    facts: Facts
+    traps: OwnTraps
+    ours: str
+
+
+def adopt(
+    text: str, name: str, ours: Sequence[str] = ("hpc-elastic",), program: Program = lambda _: None
+) -> Adopted:
+    """Return a script whose launcher is replaced by our agent, with the list of changes.
 
     Args:
         text: of the script.
         name: of the script, for messages.
-        is_found_isolated: whether ``python -I`` finds this package; not if only PYTHONPATH leads to it.
+        ours: the program of this package, which runs on all nodes of the job.
+        program: returns the text of a program in Python by its name in the script, if it can be read.
 
     Raises:
-        InputError: it is no script of a POSIX shell, starts no torchrun, several, or one that finish cannot
-            follow, or is ours already.
+        NotAdoptedError: a changed script cannot be shown to be right.
+        InputError: it is no script of a POSIX shell, starts nothing that agents could, or is ours already.
     """
-    plain, shell, line = find(text, name, is_found_isolated=is_found_isolated)
-    if line.is_piped and "bash" not in shell:
-        raise InputError(
-            f"torchrun in line {line.number} has `|` behind it, and only bash tells how it ended",
-            where=name,
-            fix="begin the script with #!/bin/bash, or leave the output to #SBATCH --output",
-        )
+    plain, shell = _plain(text, name)
+    script = JobText.of(name, plain)
+    job = _Job(script, _facts(plain), own_traps(script), " ".join(map(shlex.quote, ours)))  # noqa: TID251 - a line of a script
+    first: Launch | None = None
+    try:
+        launches = find_launches(script)
+        first = launches[0]
+        plans = [plan_of(script, one, job.facts, job.traps, program) for one in launches]
+        if any(one.is_piped for one in launches) and "bash" not in shell:
+            raise NotShownError(
+                f"{first.kind.value} in line {first.number} has `|` behind it, and only bash tells how it ended"
+            )
+        return _changed(text, job, launches, plans)
+    except NotShownError as error:
+        number = 0 if first is None else first.number
+        raise _not_adopted(str(error), job, number, as_it_is(name, is_array=job.facts.is_array)) from None
+    except InputError as error:
+        if isinstance(error, NotAdoptedError):
+            raise
+        found = re.search(r"lines? (\d+)", error.message)
+        raise _not_adopted(error.message, job, int(found[1]) if found else 0, error.fix) from None
+
+
+def _not_adopted(message: str, job: _Job, number: int, fix: str) -> NotAdoptedError:
+    draft = _draft(message, job, number) if number else ""
+    return NotAdoptedError(message, where=job.script.name, fix=fix, draft=draft)
+
+
+def _plain(text: str, name: str) -> tuple[str, str]:
+    """Return a script with plain line ends, and its shell.
+
+    Raises:
+        InputError: it is of another language.
+    """
+    plain = text.removeprefix(_MARK).replace("\r\n", "\n").rstrip("\n")
+    plain += "\n" * plain.endswith("\\")  # the empty line that ends a command is part of it
+    return plain, _shell(plain, name)
+
+
+def _facts(plain: str) -> Facts:
+    lines = plain.split("\n")
+    return facts_of(line for line in lines[: _first_command(lines)] if line.startswith("#SBATCH"))
+
+
+def _changed(text: str, job: _Job, launches: list[Launch], plans: list[Plan]) -> Adopted:
+    """Return a script in which agents start the training."""
+    plain = job.script.text
     lines = plain.split("\n")
     header, header_changes = _header(lines)
-    before = _insert_options(lines[: line.first], header)
-    gpus = _all_gpus(before, line)
-    command, command_changes = _changed_command(line, gpus)
-    known = _strictness(before)
-    tail, tail_changes = _tail(lines, line.last + 1, known)
+    last = launches[-1]
+    is_alone = len(launches) == 1 and not last.is_nested
+    known = _strictness((plain[: last.start] if is_alone else plain).split("\n"))
+    edits: list[Edit] = []
+    changes: list[Change] = [*_line_ends(text), *header_changes, *_unread_options(lines)]
+    for launch, plan in zip(launches, plans, strict=True):
+        block, told = _block(job, launch, plan, known)
+        end = launch.end
+        if launch.operator == "&":
+            end, names = lines_before_wait(job.script, launch)
+            told.append(
+                Change(
+                    "no `&` and no `wait`", "the training runs in the foreground: the agents hear the signals"
+                )
+            )
+            del names
+        if not is_alone:
+            block += _behind(launch, known)
+        edits += [Edit(launch.start, end, "\n".join(block)), *_kept_edits(job, launch)]
+        changes += [change for change in told if change not in changes]
+    trap_edits, trap_changes = _without_traps(job, edits)
+    changes += trap_changes
+    if is_alone:
+        main = edits[0]
+        before = _applied(
+            plain[: main.start], [one for one in [*edits[1:], *trap_edits] if one.end <= main.start]
+        )
+        rest = _applied(
+            plain[main.end :],
+            [
+                one._replace(start=one.start - main.end, end=one.end - main.end)
+                for one in trap_edits
+                if one.start >= main.end
+            ],
+        )
+        tail, tail_changes = _tail(last, rest.split("\n")[1:], known)
+        changed = (
+            "\n".join([*before.split("\n")[:-1], main.text, *tail])
+            if before
+            else "\n".join([main.text, *tail])
+        )
+        changes += tail_changes
+    else:
+        changed = _applied(plain, [*edits, *trap_edits]) + '\nexit "${finished:-$?}"'
+        changes.append(_ENDS)
+    new = changed.split("\n")
+    with_header = _insert_options(new, header)
+    return Adopted(
+        "\n".join(with_header) + "\n", tuple(dict.fromkeys((*changes, _FINISH, _BEGINS, *_array(job.facts))))
+    )
+
+
+def _applied(text: str, edits: Sequence[Edit]) -> str:
+    """Return a text with some parts of it replaced."""
+    for edit in sorted(edits, reverse=True):
+        text = f"{text[: edit.start]}{edit.text}{text[edit.end :]}"
+    return text
+
+
+def _array(facts: Facts) -> Iterator[Change]:
+    if facts.is_array:
+        yield Change(
+            "#SBATCH --array",
+            "each task is a run of its own, run-<id of its job>, and comes back alone; a later task does not go on "
+            "with the run of an earlier one",
+        )
+
+
+def _block(job: _Job, launch: Launch, plan: Plan, known: _Strict) -> tuple[list[str], list[Change]]:
+    """Return the lines in the place of a launch, up to the end of finish, with their reasons."""
+    before = job.script.text[: launch.start].split("\n")
+    command, changes = _changed_command(job, launch, plan)
     strict = [
         *([_KEEP_STRICT, _END_STRICT] if known.by_option else []),
         *([_END_TRAP] if known.by_trap else []),
     ]
-    whole = _whole_node(before, "\n".join(command))
-    changed = [
-        *before,
+    whole = _whole_node(job.facts, "\n".join(command))
+    indent = re.match(r"[ \t]*", launch.pre or launch.head or job.script.text[launch.start :])
+    space = indent[0] if indent and launch.is_nested else ""
+    lines = [
         *(change.what for change in strict),
         *(change.what for change in whole),
-        f"trap : {SIGNALS}  # this shell outlives the signals that the agents save for",
-        *begin_lines(line),
-        *command,
-        *_finish(line),
-        *tail,
+        f"trap : {_ALL_SIGNALS}  # this shell outlives the signals that the agents save for",
+        *begin_lines(job.ours),
     ]
-    changes = (
-        *_line_ends(text),
-        *header_changes,
-        *_unread_options(lines),
+    del before
+    if launch.variables:
+        lines.append(f"export PET_RUN_DIR={_RUN_DIR}  # --run-dir of the agents")
+    if launch.kind is Kind.LAUNCH and not _uses_env(job, launch):
+        lines.append(f"export rank_flag=$({launch.python} -c {shlex.quote(_LOCAL_RANK)})")  # noqa: TID251 - a line of a script
+        changes.append(
+            Change("rank_flag=...", "the flag by which this version of torch tells a worker its local rank")
+        )
+    bind = CONTAINER.search(launch.options)
+    if bind is not None and launch.kind is not Kind.PYTHON:
+        name = f"{bind[1].upper()}_BIND"
+        lines.append(f'export {name}="${{{name}:+${name},}}{_RUN_DIR[1:-1]}"')
+        changes.append(
+            Change(f"{name}", "the run directory is mounted in the container, for the workers' error files")
+        )
+    pre = [launch.pre.rstrip()] if launch.pre.strip() else []
+    after = [f"ended={ended_of(launch)}", f"trap '' {_ALL_SIGNALS}", finish_line(job.ours)]
+    return [*pre, *(space + line for line in lines), *command, *(space + line for line in after)], [
         *strict,
         *whole,
         _TRAP,
-        *_own_traps(lines[: line.first]),
-        *command_changes,
-        *([_IN_CONTAINER] if _PYXIS.search(plain) and _IN_CONTAINER not in command_changes else []),
-        _FINISH,
-        _BEGINS,
-        *tail_changes,
-        *_own_requeues(changed),
-    )
-    return Adopted("\n".join(changed) + "\n", changes)
+        *changes,
+        *(Change(*note) for note in plan.notes),
+    ]
 
 
-def find(text: str, name: str, *, is_found_isolated: bool) -> tuple[str, str, Line]:
-    """Return a script with plain line ends, its shell, and its command that starts torchrun.
+def _uses_env(job: _Job, launch: Launch) -> bool:
+    words = words_of(job.script, launch, assigned(job.script))
+    return re.search(r"(?<!\S)--use[-_]env(?!\S)", words) is not None
 
-    Args:
-        text: of the script.
-        name: of the script, for messages.
-        is_found_isolated: as `adopt`.
+
+def _behind(launch: Launch, known: _Strict) -> list[str]:
+    """Return the lines behind finish in a block: the rest goes on as behind the training itself."""
+    leave = [_LEAVE_TRAPPED] if known.by_trap else [_LEAVE]
+    leave += [_LEAVE_STRICT] if known.by_option else []
+    lines = ["finished=$?", *(change.what for change in leave)]
+    lines += ['exit "$finished"'] if launch.is_executed else _words_behind(launch) or ['(exit "$finished")']
+    return lines
+
+
+def _words_behind(launch: Launch) -> list[str]:
+    """Return the words behind a launch in its line, as they hold behind finish."""
+    if launch.operator in ("&&", "||"):
+        return [f'[ "$finished" = 0 ] {launch.operator}{launch.behind}']
+    if launch.operator == ";;":
+        return ['(exit "$finished")', f";;{launch.behind}"]
+    if launch.operator in (";", ")") and launch.behind.strip():
+        return ['(exit "$finished")', launch.behind.strip()]
+    return []
+
+
+def _kept_edits(job: _Job, launch: Launch) -> list[Edit]:
+    """Return the changes of the variables that hold the launcher's words.
 
     Raises:
-        InputError: as `adopt`.
+        NotShownError: our words cannot stand there.
     """
-    plain = text.removeprefix(_MARK).replace("\r\n", "\n").rstrip("\n")
-    plain += "\n" * plain.endswith("\\")  # the empty line that ends a command is part of it
-    shell = _shell(plain, name)
-    line = find_line(plain, name)
-    if not is_found_isolated:
-        line = line._replace(program=re.sub(rf"{_ISOLATED}\Z", _ISOLATED.removeprefix("-I "), line.program))
-    return plain, shell, line
+    words = f"env PYTHON_EXEC={launch.python.strip(chr(34))} {job.ours} run"
+    is_told_rank = launch.kind is Kind.LAUNCH and not _uses_env(job, launch)
+    if launch.kept_at and is_told_rank and not launch.quote:
+        raise NotShownError(
+            f"{launch.kind.value} gives its script a flag for the local rank, and adopt cannot see where its words end"
+        )
+    if launch.kept_at and re.search(r"[\\'\"]", job.ours):
+        raise NotShownError("the launcher is in a variable, which cannot hold the path of our program")
+    found = []
+    for edit in launch.kept_at:
+        start = max(job.script.text.rfind("\n", 0, edit.start), 0)
+        is_continued = job.script.text[:start].endswith("\\")
+        line = job.script.text[start : edit.start]
+        has_srun = SRUN.search(line) is not None
+        if is_continued and not has_srun:
+            raise NotShownError("the launcher is in a variable, behind other words of several lines")
+        flags = "" if launch.has_srun else _flags_in_variable(line)
+        found.append(edit._replace(text=f"{flags}{words}"))
+    return found
+
+
+def _flags_in_variable(line: str) -> str:
+    """Return srun with the options of a step of agents, ahead of a launcher in a variable.
+
+    Raises:
+        NotShownError: srun stands there with options already.
+    """
+    before = line[line.find("=") + 1 :].strip().lstrip("\"'(")
+    if SRUN.search(f"{before} ") is None:
+        if before:
+            raise NotShownError(f"the launcher is in a variable, behind other words: {before}")
+        return "srun --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --no-kill "
+    raise NotShownError("the launcher is in a variable together with srun and its options")
+
+
+def _without_traps(job: _Job, edits: Sequence[Edit]) -> tuple[list[Edit], list[Change]]:
+    """Return what takes the script's own traps out, which would bring the job back, too."""
+    found, changes = [], []
+    script = job.script
+    for place in job.traps.places:
+        part = script.commands[place]
+        start = script.code.rfind("\n", 0, part.start + 1) + 1 if part.before == "\n" else -1
+        end = script.code.find("\n", part.end)
+        end = len(script.text) if end < 0 else end
+        own = script.text[part.start : part.end].strip()
+        is_alone = start >= 0 and script.text[start:end].strip() == own
+        inside = any(edit.start <= part.start < edit.end for edit in edits)
+        number = script.line_of(part.end - 1)
+        changes.append(
+            Change(
+                f"the trap in line {number} is taken out"
+                if is_alone or inside
+                else f"the trap in line {number} no longer acts",
+                "the agents hear these signals, and finish decides about a requeue",
+            )
+        )
+        if is_alone and not inside:
+            found.append(Edit(start, min(end + 1, len(script.text)), ""))
+    return found, changes
 
 
 def _shell(text: str, name: str) -> str:
@@ -220,16 +468,6 @@ def _line_ends(text: str) -> Iterator[Change]:
         yield Change("line ends of Windows are taken out", "sbatch refuses a script that has them")
 
 
-def _own_traps(lines: list[str]) -> Iterator[Change]:
-    """Yield the notes about traps of the user's that ours replaces."""
-    for number, line in enumerate(lines, 1):
-        if re.match(rf"\s*trap\s.*\b(?:{SIGNALS.replace(' ', '|')})\b", line):
-            yield Change(
-                f"trap in line {number} no longer acts once the training begins",
-                "the agents hear these signals and have the workers save",
-            )
-
-
 def _unread_options(lines: list[str]) -> Iterator[Change]:
     """Yield the notes about options that sbatch does not read, or that ours overrule."""
     first = _first_command(lines)
@@ -243,16 +481,6 @@ def _unread_options(lines: list[str]) -> Iterator[Change]:
             yield Change(
                 f"--no-requeue in line {number} has no effect",
                 "--requeue stands behind it: without that a preempted job does not come back",
-            )
-
-
-def _own_requeues(lines: list[str]) -> Iterator[Change]:
-    """Yield the notes about lines of the user's that requeue the job, too."""
-    for number, line in enumerate(lines, 1):
-        if re.search(r"(?<![\w./-])scontrol\s+requeue", line) and not _comment(line):
-            yield Change(
-                f"scontrol requeue in line {number} of the new script stays",
-                "take it out: finish has decided by then, and a training that has failed would come back",
             )
 
 
@@ -298,16 +526,17 @@ def _comment(line: str) -> bool:
 def _header(lines: list[str]) -> tuple[list[str], list[Change]]:
     """Return the options that sbatch is to get, and why."""
     given = [line for line in lines[: _first_command(lines)] if line.startswith("#SBATCH")]
-
-    def has(*names: str) -> bool:
-        return any(re.search(rf"\s{re.escape(name)}(?=[\s=]|$)", line) for line in given for name in names)
-
+    names = names_in(given)
     wanted: tuple[tuple[bool, str, str], ...] = (
-        (has("--requeue"), "--requeue", "the job may be started again"),
-        (has("--open-mode"), "--open-mode=append", "a second start does not overwrite the log of the first"),
-        (has("--no-kill", "-k"), "--no-kill", "a lost node does not end the others"),
+        ("requeue" in names, "--requeue", "the job may be started again"),
         (
-            has("--signal"),
+            "open-mode" in names,
+            "--open-mode=append",
+            "a second start does not overwrite the log of the first",
+        ),
+        ("no-kill" in names, "--no-kill", "a lost node does not end the others"),
+        (
+            "signal" in names,
             f"--signal=USR2@{_LEAD_S}",
             f"the agents are warned {_LEAD_S} s before the time limit; give it the time that saving takes",
         ),
@@ -319,32 +548,29 @@ def _header(lines: list[str]) -> tuple[list[str], list[Change]]:
     return [f"#SBATCH {option}" for option, _ in missing], changes
 
 
-def _whole_node(lines: Sequence[str], command: str) -> list[Change]:
+def _whole_node(facts: Facts, command: str) -> list[Change]:
     """Return the change by which an agent gets its whole node, where options ask for parts of it per task.
 
     Args:
-        lines: of the script, up to its command.
+        facts: of the job.
         command: the changed command; a variable that it uses itself stays.
     """
-    given = [line for line in lines if line.startswith("#SBATCH")]
-    if not any(_PER_TASK_OPTION.search(line) for line in given):
+    if not any(name in _PER_TASK_OPTIONS for name, _ in facts.given):
         return []
     names = [name for name in _PER_TASK if not re.search(rf"\b{name}\b", command)]
     return [Change(f"unset {' '.join(names)}", "an agent gets all CPUs and GPUs of its node, not one task's")]
 
 
-def _all_gpus(lines: Sequence[str], line: Line) -> str:
+def _all_gpus(facts: Facts, options: str) -> str:
     """Return the option by which srun gives its one task of a node all GPUs of the job there, or nothing.
 
     Args:
-        lines: of the script, up to its command.
-        line: the command.
+        facts: of the job.
+        options: of srun, or the words before a launcher.
     """
-    given = (_GPUS_PER_TASK.search(each) for each in lines if each.startswith("#SBATCH"))
-    found = next(filter(None, given), None)
-    if found is None or _ANY_GPUS.search(line.options):
+    if facts.gpus_per_task is None or _ANY_GPUS.search(options):
         return ""
-    return " " + _ALL_GPUS.format(per_task=found[1])
+    return " " + _ALL_GPUS.format(per_task=facts.gpus_per_task)
 
 
 def _first_command(lines: list[str]) -> int:
@@ -366,44 +592,107 @@ def _warn_agents(line: str) -> str:
     return re.sub(r"(--signal[= ])[BR]{1,2}:", r"\1", line) if line.startswith("#SBATCH") else line
 
 
-def _changed_command(line: Line, gpus: str = "") -> tuple[list[str], list[Change]]:
-    """Return the lines of the command with our agent in place of torchrun.
-
-    Args:
-        line: the command.
-        gpus: a further option of srun.
-    """
+def _changed_command(job: _Job, line: Launch, plan: Plan) -> tuple[list[str], list[Change]]:
+    """Return the lines of the command with our agent in place of the launcher."""
+    what = "of python" if line.kind is Kind.PYTHON else f"instead of {line.kind.value}"
     changes = [
         Change(
-            f"{line.program} run --run-dir {_RUN_DIR} instead of torchrun",
-            "its flags stay as they are; the nodes meet in the directory, so that no host is special",
+            f"{job.ours} run --run-dir {_RUN_DIR} {'ahead ' if line.kind is Kind.PYTHON else ''}{what}",
+            "the program that ran adopt starts the workers, so it has to be on all nodes; they have the script's own "
+            "Python, and need nothing of ours. The nodes meet in the directory, so that no host is special",
         )
     ]
-    if line.program.endswith(_ISOLATED):
-        changes.append(
-            Change("python -I", "files in the working directory take no part in the imports of the agents")
-        )
-    options, ends_others = _let_others_live(line.options)
-    changes += ends_others
-    missing = [flag for name, flag, short in _SRUN_FLAGS if not _given(options, name, short)]
-    added = "".join(f" {flag}" for flag in missing) + gpus
+    options, wrapper = split_options(line.options) if line.has_srun else ("", line.options)
+    options, told = _let_others_live(options)
+    changes += told
+    options, told = _one_task(options, line, plan)
+    changes += told
+    missing = [
+        text.format(nodes=plan.nodes) for name, text, short in _SRUN_FLAGS if not _given(options, name, short)
+    ]
+    is_in_variable = bool(line.variables) and not line.has_srun
+    added = "".join(f" {each}" for each in missing) + _all_gpus(job.facts, line.options)
     if not line.has_srun:
         options = f"{added} {options}"
         changes.append(Change("srun", "starts one agent on each node, and keeps a lost one from ending all"))
-    elif added:
-        options = added + options
+    else:  # the last of two options holds, and a variable may have more of them
+        options = f"{options.rstrip()}{added} " if "$" in options else added + options
         changes.append(Change(f"srun{added}", "one agent per node; one that ends does not end the others"))
-    if line.is_launch:
-        changes.append(Change("LOCAL_RANK", "is in the environment; no --local-rank is passed to the script"))
-    if re.search(_CONTAINERS, options):
-        changes.append(_IN_CONTAINER)
-    return f"{line.head}srun{options}{agent_command(line)}".split("\n"), changes
+    if is_in_variable:
+        return f"{line.head}{line.options}{line.named}{line.tail}".split("\n"), changes
+    if line.variables:
+        tail = _with_local_rank(job, line)
+        return f"{line.head}srun{options}{wrapper}{line.named}{tail}".split("\n"), changes
+    return f"{line.head}srun{options}{_agent(job, line, plan, wrapper)}".split("\n"), changes
 
 
-def agent_command(line: Line) -> str:
-    """Return our agent in the place of torchrun, with the words behind it."""
-    place = _RUN_DIR.replace('"', '\\"') if line.quote == '"' else _RUN_DIR
-    return f"{line.program} run --run-dir {place}{line.tail}"
+def _one_task(options: str, line: Launch, plan: Plan) -> tuple[str, list[Change]]:
+    """Return the options of srun without those of tasks that are workers now, and of restarts by others."""
+    changes = []
+    if line.kind is Kind.PYTHON:
+        for pattern in (
+            r"(?<=\s)(?:--ntasks(?:-per-node)?(?:=|\s+)\S+|-n\s*\S+)(?=\s|\Z)",
+            r"(?<=\s)--(?:gpus-per-task|gpu-bind|cpus-per-task)(?:=|\s+)\S+(?=\s|\Z)",
+            r"(?<=\s)-c\s*\S+(?=\s|\Z)",
+        ):
+            for found in re.finditer(pattern, options):
+                changes.append(Change(f"without {found[0]}", "one agent on each node starts the workers"))
+            options = re.sub(pattern, "", options)
+    resumes = re.search(r"(?<=\s)--auto-resume(?:=|\s+)1(?=\s|\Z)", options)
+    if resumes is not None:
+        options = options.replace(resumes[0], "")
+        changes.append(Change(f"without {resumes[0]}", "two that bring a step back get in each other's way"))
+    return options, changes
+
+
+def _agent(job: _Job, line: Launch, plan: Plan, wrapper: str) -> str:
+    """Return our agent in the place of a launcher, with the words behind it."""
+    place, ours = _RUN_DIR, job.ours
+    execs = "exec " if line.needs_exec else ""
+    if line.quote == '"':
+        place, ours = place.replace('"', '\\"'), re.sub(r'(["$`\\])', r"\\\1", ours)
+    if line.quote == "'" and "'" in ours:
+        raise NotShownError("the launcher is in single quotes, which cannot hold the path of our program")
+    if line.kind is Kind.PYTHON:
+        flags = " ".join(
+            (f"--nnodes={plan.nnodes}", f"--nproc-per-node={plan.workers}", *plan.flags, "--no-python")
+        )
+        if line.quote == '"':
+            flags = flags.replace('"', '\\"')
+        words = f"{ours} run --run-dir {place} {flags} "
+        if line.quote:
+            return f"{wrapper}{execs}{words}{line.named}{line.tail}"
+        return f"{words}{wrapper}{line.named}{line.tail}"
+    inside = CONTAINER.search(wrapper)
+    container = ""
+    if inside is not None:
+        text = re.sub(r"\\\n\s*", " ", wrapper[inside.start() :]).strip().replace('"', '\\"')
+        container, wrapper = f' --container "{text}"', wrapper[: inside.start()]
+    tail = _with_local_rank(job, line)
+    variables = " ".join((f"PYTHON_EXEC={line.python}", *plan.environment))
+    if plan.script:
+        flags = " ".join((f"--nnodes={plan.nnodes}", f"--nproc-per-node={plan.workers}", *plan.flags))
+        tail = f" {flags} {plan.script}"
+    return f"{wrapper}{execs}env {variables} {ours} run --run-dir {place}{container}{tail}"
+
+
+def _with_local_rank(job: _Job, line: Launch) -> str:
+    """Return the words behind a launcher; torch's oldest one has a flag for the local rank behind them."""
+    tail = line.tail
+    if line.kind is not Kind.LAUNCH or _uses_env(job, line):
+        return tail
+    code = job.script.code[line.tail_at : line.tail_at + len(tail)]
+    if line.quote:
+        end = re.search(f"[^{QUOTED}{SUBSTITUTED}]|\\Z", code)
+        at = (end.start() if end else len(tail)) - 1
+        flag_words = r" $rank_flag=\\\${local_rank}" if line.quote == '"' else r" $rank_flag=\${local_rank}"
+    else:
+        end = re.search(rf"\s*(?:(?:\d*|&)[<>]|\||{COMMENT}|\Z)", code)
+        at = end.start() if end else len(tail)
+        flag_words = ' "$rank_flag=\\${local_rank}"'
+    while at and tail[at - 1] in " \n\\\t":
+        at -= 1
+    return f"{tail[:at]}{flag_words}{tail[at:]}"
 
 
 def _let_others_live(options: str) -> tuple[str, list[Change]]:
@@ -421,24 +710,20 @@ def _given(options: str, name: str, short: tuple[str, ...]) -> bool:
     return any(re.search(rf"(?:^|\s){re.escape(word)}(?=[\s=\d\\\"$]|\Z)", options) for word in words)
 
 
-def _finish(line: Line) -> list[str]:
-    """Return the lines that decide which commands come after the training."""
-    return [f"ended={ended_of(line)}", f"trap '' {SIGNALS}", finish_line(line)]
-
-
-def ended_of(line: Line) -> str:
+def ended_of(line: Launch) -> str:
     """Return the name under which the shell knows the command's exit code."""
     return "${PIPESTATUS[" + str(line.place_in_pipe) + "]}" if line.is_piped else "$?"
 
 
-def finish_line(line: Line) -> str:
+def finish_line(ours: str) -> str:
     """Return the command that decides the fate of the job."""
-    return f'{_finish_command(line)} --srun-exit-code "$ended" --max-relaunch 0'
+    return f'{ours} finish --run-dir {_RUN_DIR} --srun-exit-code "$ended" --max-relaunch 0'
 
 
-def begin_lines(line: Line) -> list[str]:
+def begin_lines(ours: str) -> list[str]:
     """Return the lines ahead of the training: a further start looks after the ends of earlier ones."""
-    begins = f"begins=$(trap '' {SIGNALS}; {_finish_command(line)} --max-relaunch 0 --begins)"
+    look = f"{ours} finish --run-dir {_RUN_DIR} --max-relaunch 0 --begins"
+    begins = f"begins=$(trap '' {_ALL_SIGNALS}; {look})"
     return [
         "begins=",
         f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || {begins}',
@@ -446,31 +731,25 @@ def begin_lines(line: Line) -> list[str]:
     ]
 
 
-def _finish_command(line: Line) -> str:
-    return f"{line.environment}{line.program} finish --run-dir {_RUN_DIR}"
-
-
-def _tail(lines: list[str], end: int, strict: _Strict) -> tuple[list[str], list[Change]]:
+def _tail(launch: Launch, rest: list[str], strict: _Strict) -> tuple[list[str], list[Change]]:
     """Return the lines that follow the command, as far as they may: the exit code is now that of `finish`."""
-    rest, changes = list(lines[end:]), []
+    changes: list[Change] = []
+    if launch.is_executed:
+        return [], [Change("without exec", "this shell decides when the training has ended")]
+    behind = _words_behind(launch)
     first = next((at for at, line in enumerate(rest) if line.strip() and not _comment(line)), len(rest))
     handed_on = re.fullmatch(r"\s*(?:exit\s+\"?\$\?\"?|(\w+)=\$\?)\s*", rest[first]) if rest[first:] else None
-    behind = [line for line in rest[first + 1 :] if line.strip() and not _comment(line)]
-    if handed_on and all(_exits_with(line, handed_on[1]) for line in behind):
+    others = [line for line in rest[first + 1 :] if line.strip() and not _comment(line)]
+    if handed_on and not behind and all(_exits_with(line, handed_on[1]) for line in others):
         changes.append(Change(f"without {rest[first].strip()}", "the script ends with the code of finish"))
         return [line for line in rest[:first] if line.strip()], changes
-    if rest[first:]:
-        rest[first] = re.sub(r"\$\?|\$\{\?\}", "$finished", rest[first])
+    if rest[first:] or behind:
+        if rest[first:] and not behind:
+            rest[first] = re.sub(r"\$\?|\$\{\?\}", "$finished", rest[first])
         leave = [_LEAVE_TRAPPED] if strict.by_trap else [_LEAVE]
         leave += [_LEAVE_STRICT] if strict.by_option else []
-        rest = ["finished=$?", *(change.what for change in leave), *rest, 'exit "$finished"']
-        changes += [
-            *leave,
-            Change(
-                "exit with the code that finish has returned",
-                "commands behind it do not hide how the job ended",
-            ),
-        ]
+        rest = ["finished=$?", *(change.what for change in leave), *behind, *rest, 'exit "$finished"']
+        changes += [*leave, _ENDS]
     return rest, changes
 
 
@@ -481,51 +760,115 @@ def _exits_with(line: str, name: str | None) -> bool:
 
 def is_per_node(text: str) -> bool:
     """Tell whether only srun can run a script: sbatch takes none without a first line ``#!``."""
-    return not text.startswith("#!") and "#SBATCH" not in text and not _SRUN.search(code_of(text))
+    return not text.startswith("#!") and "#SBATCH" not in text and not SRUN.search(code_of(text))
 
 
-def adopt_per_node(text: str, name: str, *, is_found_isolated: bool = True) -> Adopted:
+def adopt_per_node(text: str, name: str, ours: Sequence[str] = ("hpc-elastic",)) -> Adopted:
     """Return a script whose torchrun is replaced by our agent, with the lines that its job script is to have.
 
     Args:
         text: of the script.
         name: of the script, for messages.
-        is_found_isolated: as `adopt`.
+        ours: as `adopt`.
 
     Raises:
         InputError: as `adopt`, or the script starts srun itself.
     """
-    plain, _shell, line = find(text, name, is_found_isolated=is_found_isolated)
+    plain, _ = _plain(text, name)
+    script = JobText.of(name, plain)
+    job = _Job(script, _facts(plain), own_traps(script), " ".join(map(shlex.quote, ours)))  # noqa: TID251 - a line of a script
+    launches = find_launches(script)
+    line = launches[0]
+    what = f"{line.kind.value} in line {line.number}"
     if line.has_srun:
         raise InputError(
-            f"torchrun in line {line.number} is started by srun: no script that srun runs on each node",
+            f"{what} is started by srun: no script that srun runs on each node",
             where=name,
             fix="leave --per-node out",
         )
-    lines = plain.split("\n")
-    rest = [each for each in lines[line.last + 1 :] if each.strip()]
+    if (
+        len(launches) > 1
+        or line.kind is not Kind.TORCHRUN
+        or line.is_nested
+        or line.variables
+        or line.operator
+        or CONTAINER.search(line.options)
+    ):
+        raise InputError(
+            f"{what} is no command in a line of its own",
+            where=name,
+            fix="write it so, or change the script by hand",
+        )
+    rest = [each for each in plain[line.end :].split("\n") if each.strip()]
     leave = [f"ended={ended_of(line)}", _SRUN_LEAVE.what] if rest or line.is_piped else []
-    command = f"{line.head}{line.options.lstrip()}{agent_command(line)}"
-    changed = [*lines[: line.first], _SRUN_TRAP.what, *command.split("\n"), *leave, *lines[line.last + 1 :]]
+    command = f"{line.head}{_agent(job, line, Plan(), line.options.lstrip())}"
+    before = plain[: line.start].split("\n")[:-1]
+    changed = [*before, _SRUN_TRAP.what, *command.split("\n"), *leave, *plain[line.end :].split("\n")[1:]]
     changes = (
         Change(
-            f"{line.program} run instead of torchrun, in its place",
+            f"{job.ours} run instead of torchrun, in its place",
             "srun runs this script on each node already; the nodes meet in the run directory",
         ),
         _SRUN_TRAP,
         *([_SRUN_LEAVE] if leave else []),
     )
-    return Adopted("\n".join(changed).rstrip("\n") + "\n", changes, _job_script(name, line))
+    return Adopted("\n".join(changed).rstrip("\n") + "\n", changes, _job_script(name, job.ours))
 
 
-def _job_script(name: str, line: Line) -> tuple[str, ...]:
+def _job_script(name: str, ours: str) -> tuple[str, ...]:
     """Return the lines that the script is to have which runs this one."""
     return (
         "#SBATCH --requeue --open-mode=append --no-kill --signal=USR2@120",
-        f"trap : {SIGNALS}",
-        *begin_lines(line),
+        f"trap : {_ALL_SIGNALS}",
+        *begin_lines(ours),
         f"{_SRUN_LINE} bash {shlex.quote(name)}",  # noqa: TID251 - a line of a script
         "ended=$?",
-        f"trap '' {SIGNALS}",
-        finish_line(line),
+        f"trap '' {_ALL_SIGNALS}",
+        finish_line(ours),
+    )
+
+
+def _draft(reason: str, job: _Job, number: int) -> str:
+    """Return a complete new script in which the places are marked that adopt cannot fill.
+
+    Args:
+        reason: why the script stays as it is.
+        job: it.
+        number: the line that starts the training, from 1.
+    """
+    lines = job.script.text.split("\n")
+    header, _ = _header(lines)
+    begin = _first_command(lines)
+    head = _insert_options(lines, header)[: begin + len(header)]
+    setup = [line for line in lines[begin : number - 1] if line.strip()]
+    nodes = '"$SLURM_JOB_NUM_NODES"'
+    return "\n".join(
+        [
+            *(head or ["#!/bin/bash"]),
+            f"# {_LEFT}: adopt has not changed {job.script.name}, and this is no finished script. Reason:",
+            f"# {reason}.",
+            f"echo 'take this line out when each place with {_LEFT} is done' >&2; exit 64  # {_LEFT}",
+            "",
+            f"# {_LEFT}: the lines of the script ahead of line {number}; keep what sets the environment up.",
+            *(f"# {line}" for line in setup),
+            "",
+            f"trap : {_ALL_SIGNALS}",
+            *begin_lines(job.ours),
+            f"# {_LEFT}: the flags, the training script and its arguments; line {number} is",
+            f"#   {lines[number - 1].strip()}",
+            f"# One agent runs on each node and starts N workers there. python3 is their Python.",
+            f"{_SRUN_LINE} --ntasks={nodes} \\",
+            f"    env PYTHON_EXEC=python3 {job.ours} run --run-dir {_RUN_DIR} \\",
+            f"    --nnodes={nodes} --nproc-per-node=N TRAIN.PY ARGUMENTS",
+            "ended=$?",
+            f"trap '' {_ALL_SIGNALS}",
+            finish_line(job.ours),
+            "finished=$?",
+            _LEAVE.what,
+            "",
+            f"# {_LEFT}: the lines behind line {number} that are to run when the training is over.",
+            *(f"# {line}" for line in lines[number:] if line.strip()),
+            'exit "$finished"',
+            "",
+        ]
     )

@@ -137,20 +137,56 @@ def parts(code: str) -> list[Part]:
     return [*found, Part(start, len(code), before, "\n")]
 
 
-def open_blocks(code: str, before: list[Part]) -> list[str]:
-    """Return the words and parentheses that are still open behind some commands, the outermost first."""
-    blocks: list[str] = []
-    for part in before:
-        for word in _leading(code[part.start : part.end]):
+class Block(NamedTuple):
+    """A block of a script that is open at a place.
+
+    Attributes:
+        word: the word or parenthesis that begins it.
+        place: which of the commands begins it.
+        branch: how many ``else``, ``elif`` or ``;;`` of it stand before the place.
+        name: of the function that it is the body of; empty for any other block.
+    """
+
+    word: str
+    place: int
+    branch: int = 0
+    name: str = ""
+
+
+def open_blocks(code: str, before: list[Part]) -> list[Block]:
+    """Return the blocks that are still open behind some commands, the outermost first."""
+    blocks: list[Block] = []
+    for place, part in enumerate(before):
+        own = code[part.start : part.end]
+        for word in _leading(own):
             if word in _OPENS:
-                blocks.append(word)
-            elif blocks and word == _OPENS.get(blocks[-1]):
+                blocks.append(Block(word, place, name=_function(code, before, place) if word == "{" else ""))
+            elif blocks and word == _OPENS.get(blocks[-1].word):
                 blocks.pop()
+            elif word in ("else", "elif") and blocks:
+                blocks[-1] = blocks[-1]._replace(branch=blocks[-1].branch + 1)
         if part.after == "(":
-            blocks.append("(")
-        elif part.after == ")" and "(" in blocks[-1:]:
+            blocks.append(Block("(", place))
+        elif part.after == ")" and blocks and blocks[-1].word == "(":
             blocks.pop()
+        elif part.after == ";;" and blocks:
+            blocks[-1] = blocks[-1]._replace(branch=blocks[-1].branch + 1)
     return blocks
+
+
+def _function(code: str, commands: list[Part], place: int) -> str:
+    """Return the name of the function whose body begins in a command: ``name() {`` or ``function name {``."""
+    own = code[commands[place].start : commands[place].end]
+    named = re.match(r"\s*function\s+([\w:.-]+)\s*\{", own)
+    if named is not None:
+        return named[1]
+    at = place - 1
+    while at >= 0 and commands[at].after == "\n" and not code[commands[at].start : commands[at].end].strip():
+        at -= 1  # the brace stands in a line of its own
+    if at < 1 or commands[at].after != ")" or code[commands[at].start : commands[at].end].strip():
+        return ""
+    named = re.search(r"(?:function\s+)?([\w:.-]+)\s*\Z", code[commands[at - 1].start : commands[at - 1].end])
+    return named[1] if named is not None and commands[at - 1].after == "(" else ""
 
 
 def _leading(command: str) -> Iterator[str]:

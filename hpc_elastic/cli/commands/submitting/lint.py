@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json as to_json
 import os
-import re
-import subprocess  # noqa: TID251 - asks the shell of a script whether it can read it
 
+from hpc_elastic.cli.commands.submitting.shell_syntax import bad_line
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.errors import InputError, UnfitFileError
 from hpc_elastic.slurm.job.job_file import build_spec, read_job_file
@@ -19,9 +18,6 @@ from hpc_elastic.text import count_text, visible, visible_lines
 from hpc_elastic.typed_json import whole_number
 
 FORMAT = 1
-_SHELLS = re.compile(r"#!\s*(?:/usr/bin/env\s+)?\S*?\b(bash|sh|dash|ksh)\b")
-_ASK_S = 10.0
-_LINE = re.compile(r"line (\d+): (.*)")
 
 
 def lint(
@@ -83,7 +79,7 @@ def _findings(file: str, text: str) -> list[LintFinding]:
         of_options = script_findings(text, is_shell=False, is_directory=os.path.isdir)
         return sorted([*python_syntax(text), *of_options])
     found = script_findings(text, is_directory=os.path.isdir)
-    return sorted([*_of_shell(text, text.partition("\n")[0]), *found])
+    return sorted([*_of_shell(text), *found])
 
 
 def _of_job_file(file: str) -> list[LintFinding]:
@@ -96,23 +92,11 @@ def _of_job_file(file: str) -> list[LintFinding]:
     return []
 
 
-def _of_shell(text: str, first: str) -> list[LintFinding]:
-    """Ask the shell of a script whether it can read it; nothing of the script is run."""
-    shell = _SHELLS.match(first)
-    if shell is None:
+def _of_shell(text: str) -> list[LintFinding]:
+    found = bad_line(text)
+    if found is None:
         return []
-    plain = text.replace("\r\n", "\n")
-    try:
-        done = subprocess.run(
-            [shell[1], "-n"], input=plain, capture_output=True, text=True, timeout=_ASK_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    said = _LINE.search(done.stderr)
-    if not done.returncode:
-        return []
-    line, words = (int(said[1]), said[2]) if said else (1, done.stderr.strip())
-    return [LintFinding(line, Pitfall.SHELL_SYNTAX, f"the shell cannot read the script: {words}")]
+    return [LintFinding(found.line, Pitfall.SHELL_SYNTAX, f"the shell cannot read the script: {found.words}")]
 
 
 def _read(file: str) -> str:

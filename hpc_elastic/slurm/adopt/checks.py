@@ -1,0 +1,430 @@
+"""Whether a changed job script would do what the script does now; otherwise the true reason. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from hpc_elastic.named_tuple import NamedTuple
+from hpc_elastic.slurm.adopt.facts import (
+    Facts,
+    OwnTraps,
+    assigned,
+    filled,
+    flag,
+    handed_in,
+    requeues_elsewhere,
+    split_options,
+    words_of,
+)
+from hpc_elastic.slurm.adopt.launch import JobText, Kind, Launch
+from hpc_elastic.slurm.adopt.launchers import NotReadError, of_accelerate, of_deepspeed
+from hpc_elastic.slurm.job.shell_text import COMMENT, keywords
+
+CONTAINER = re.compile(r"(?<!\S)(?:\S*/)?(singularity|apptainer)[\s\\]+(?:-\S+[\s\\]+)*(?:exec|run)[\s\\]")
+_OTHER_CONTAINERS = re.compile(r"(?<!\S)(?:\S*/)?(docker|podman|enroot|nerdctl|ch-run|shifter|udocker)(?=\s)")
+_CLEAN = re.compile(
+    r"(?<!\S)(--cleanenv|-e|--containall|-C|--contain|-c|--ipc|-i|--pid|-p|--net|-n|--userns)(?!\S)"
+)
+_PYXIS = re.compile(r"(?<![\w-])--container-(?:image|name)(?![\w-])")
+_OTHER_STARTERS = re.compile(
+    r"(?<![\w./-])(?:\S*/)?(mpirun|mpiexec(?:\.hydra)?|ssh|pdsh|clush|parallel|xargs|timeout|horovodrun|jsrun|ray|"
+    r"sudo|salloc|torchx|tune|watch|script|screen|tmux|strace|gdb)(?=\s)"
+)
+_SLURM_TASKS = re.compile(r"SLURM_(?:NTASKS|NPROCS|TASKS_PER_NODE|NTASKS_PER_NODE|STEP_NUM_TASKS)\b")
+_KNOWS_ITS_RANK = re.compile(
+    r"SLURM_PROCID|SLURM_LOCALID|init_process_group|pytorch_lightning|\blightning\b|jax\.distributed|"
+    r"\baccelerate\b|\btransformers\b"
+)
+_MPI = re.compile(
+    r"mpi4py|horovod|MPI\.COMM_WORLD|\bPMI_|PMIX_|OMPI_COMM|--mpi[= ]|kungfu|bagua", re.IGNORECASE
+)
+
+
+class Plan(NamedTuple):
+    """How agents start the workers of a training.
+
+    Attributes:
+        nodes: of the step, as a word of the shell.
+        nnodes: for ``--nnodes``; empty: as the launcher's own flags say.
+        workers: for ``--nproc-per-node``; empty as well.
+        flags: further flags of an agent.
+        notes: what the user is to know, with the reason.
+        environment: assignments for the workers.
+        script: the training script and all behind it, where the words ahead of it change; else empty.
+    """
+
+    nodes: str = '"$SLURM_JOB_NUM_NODES"'
+    nnodes: str = ""
+    workers: str = ""
+    flags: tuple[str, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
+    environment: tuple[str, ...] = ()
+    script: str = ""
+
+
+class NotShownError(Exception):
+    """A changed script cannot be shown to be right; the text is the reason."""
+
+
+Program = Callable[[str], str | None]
+"""Returns the text of a program in Python by the word of the script that names it; None if it is not known."""
+
+
+def plan_of(script: JobText, launch: Launch, facts: Facts, traps: OwnTraps, program: Program) -> Plan:
+    """Return how agents are to start the workers of a launch.
+
+    Raises:
+        NotShownError: the changed script could do something other than now.
+    """
+    _check_around(script, launch, facts, traps)
+    if launch.kind in (Kind.TORCHRUN, Kind.LAUNCH):
+        return _of_torchrun(script, launch, facts)
+    if launch.kind is Kind.PYTHON:
+        return _of_python(script, launch, facts, traps, program)
+    return _of_other_launcher(script, launch, facts, program)
+
+
+def _check_around(script: JobText, launch: Launch, facts: Facts, traps: OwnTraps) -> None:
+    """Refuse what holds for each launcher: other starters, containers, traps and requeues."""
+    what = f"{launch.kind.value} in line {launch.number}"
+    before = f"{launch.head} {launch.options}"
+    other = _OTHER_STARTERS.search(before)
+    if other is not None:
+        raise NotShownError(
+            f"{what} is started by `{other[1]}`, which starts, ends or places it in a way of its own"
+        )
+    others = _OTHER_CONTAINERS.search(before)
+    if others is not None:
+        raise NotShownError(
+            f"{what} is in a container of `{others[1]}`: adopt does not know whether it passes the environment on, "
+            "by which workers learn their rank"
+        )
+    inside = CONTAINER.search(launch.options)
+    if inside is not None and (launch.quote or "'" in launch.options):
+        raise NotShownError(f"{what} is in the words of a shell within a container, where our agent is not")
+    clean = _CLEAN.search(launch.options[inside.end() :]) if inside else None
+    if clean is not None:
+        raise NotShownError(
+            f"the container of line {launch.number} has {clean[1]}, which keeps from workers who they are"
+        )
+    spoken = "".join(
+        " " if mark == COMMENT else char for char, mark in zip(script.text, script.code, strict=False)
+    )
+    if any(name.startswith("container-") for name, _ in facts.given) or "container" in dict(facts.given):
+        raise NotShownError(
+            "the whole job script runs in a container (#SBATCH --container-...), where Slurm is not"
+        )
+    if _PYXIS.search(spoken):
+        raise NotShownError(
+            f"srun runs {what} in a container (--container-image), and adopt cannot see whether the image has "
+            "Python 3.10 or later for our agent, nor whether the run directory is mounted in it"
+        )
+    if any(
+        word in ("hetjob", "packjob")
+        for line in script.text.split("\n")
+        if line.startswith("#SBATCH")
+        for word in line.split()
+    ):
+        raise NotShownError("the job is a heterogeneous one, whose components are jobs of their own")
+    if traps.trouble:
+        raise NotShownError(traps.trouble)
+    elsewhere = next(requeues_elsewhere(script, traps), None)
+    if elsewhere is not None:
+        raise NotShownError(
+            f"line {elsewhere} queues the job again, or another one, by a rule of the script's own"
+        )
+    if launch.variables and re.search(r"--export(?:=|\s+)(?!\S*ALL)", spoken):
+        raise NotShownError(
+            "--export keeps variables of the batch script from the tasks, and the launcher is in a variable"
+        )
+
+
+def _of_torchrun(script: JobText, launch: Launch, facts: Facts) -> Plan:
+    values = assigned(script)
+    words = words_of(script, launch, values)
+    for edit in launch.kept_at:
+        words = f"{filled(script.text[edit.end : script.code.find(chr(10), edit.end)], values)} {words}"
+    nodes, rank = flag(words, "nnodes"), flag(words, "node-rank")
+    what = f"torchrun in line {launch.number}"
+    many = int(nodes) if nodes is not None and nodes.isdecimal() else None
+    if rank is not None and (handed_in(rank, values) or (rank.isdecimal() and (many or 2) > 1)):
+        raise NotShownError(
+            f"{what} gets its --node-rank from outside of the job ({rank}): one job for each node, and agents meet "
+            "within one job"
+        )
+    if nodes is not None and (handed_in(nodes, values) or "$#" in nodes):
+        raise NotShownError(f"the number of nodes of {what} ({nodes}) comes from outside of the script")
+    asked = _asked_nodes(launch, facts, values)
+    if many is not None and many > (asked or (many if launch.has_srun else 1)):
+        raise NotShownError(f"{what} is for {many} nodes, and the script asks for {asked or 1}")
+    uses_env = re.search(r"(?<!\S)--use[-_]env(?!\S)", words) is not None
+    if launch.kind is Kind.LAUNCH and CONTAINER.search(launch.options) and not uses_env:
+        raise NotShownError(
+            f"torch.distributed.launch in line {launch.number} gives its script a flag that depends on the version of "
+            "torch in the container"
+        )
+    _check_tasks(launch, facts, words, values)
+    flags_known = not re.search(r"\$", _before_script(words))
+    is_one = many == 1 or re.search(r"(?<!\S)--?standalone(?!\S)", words) is not None
+    if asked is not None and asked > 1 and (is_one or (nodes is None and flags_known)):
+        if launch.has_srun:
+            raise NotShownError(
+                f"{what} is for one node, and srun starts it on each of {asked}: as many trainings"
+            )
+        others = f"torchrun uses one node; the other {asked - 1} of the job stand by unused, as before"
+        return Plan("1", notes=(("--nodes=1", others),))
+    return Plan()
+
+
+def _asked_nodes(launch: Launch, facts: Facts, values: dict[str, str]) -> int | None:
+    """Return on how many nodes a launcher is started; None if only the command line of sbatch tells."""
+    own = _nodes_of(filled(launch.options, values), facts) if launch.has_srun else facts.nodes
+    is_told = {name for name, _ in facts.given} & {"nodes", "ntasks"} or own != facts.nodes
+    return own if is_told else None
+
+
+def _before_script(words: str) -> str:
+    """Return the words up to the first that looks like a training script."""
+    found = re.search(r"\S+\.py\b|(?<!\S)(?:-m|--module)(?!\S)", words)
+    return words[: found.start()] if found else words
+
+
+def _check_tasks(launch: Launch, facts: Facts, words: str, values: dict[str, str]) -> None:
+    """Refuse several launchers on a node whose workers make one training together."""
+    what = f"torchrun in line {launch.number}"
+    options = filled(launch.options, values) if launch.has_srun else ""
+    own = flag(options, "ntasks-per-node")
+    total = flag(options, "ntasks") or flag(options, "n")
+    joined = re.search(r"(?<!\S)-n(\d+)", options)
+    total = joined[1] if joined else total
+    tasks = int(own) if own is not None and own.isdecimal() else facts.tasks
+    if total is not None and total.isdecimal() and (facts.nodes or int(total)) < int(total):
+        raise NotShownError(
+            f"srun starts {what} {total} times on {facts.nodes} nodes: a launcher for each task"
+        )
+    if not launch.has_srun or tasks == 1 or (total is not None and own is None):
+        return
+    nodes, workers = flag(words, "nnodes") or "", flag(words, "nproc-per-node")
+    if workers in (None, "1") or _SLURM_TASKS.search(nodes):
+        raise NotShownError(
+            f"srun starts {what} {tasks or 'several times'} times on each node, with {workers or 1} worker each: "
+            "agents are one on each node"
+            if tasks
+            else f"adopt cannot see how often srun starts {what} on each node"
+        )
+    if launch.quote == "'" and _SLURM_TASKS.search(words):
+        raise NotShownError(
+            f"{what} reads the number of tasks of its step, which is one on each node below agents"
+        )
+
+
+def _of_other_launcher(script: JobText, launch: Launch, facts: Facts, program: Program) -> Plan:
+    """Return the plan for ``accelerate launch`` and ``deepspeed`` with flags that are known here."""
+    what = f"{launch.kind.value} in line {launch.number}"
+    values, asked = assigned(script), facts.nodes
+    if launch.variables or launch.quote or launch.needs_exec:
+        raise NotShownError(
+            f"the words of {what} are in a variable or in quotes, and its flags mean other ones to agents"
+        )
+    if CONTAINER.search(launch.options):
+        raise NotShownError(
+            f"{what} is in a container, and adopt cannot see the configuration that it reads there"
+        )
+    try:
+        found = (of_accelerate if launch.kind is Kind.ACCELERATE else of_deepspeed)(launch.tail)
+    except NotReadError as error:
+        raise NotShownError(f"adopt does not know for {what} what {error} has it do") from None
+    if launch.kind is Kind.ACCELERATE:
+        _check_default_config(script, what, program)
+    nodes, rank = filled(found.nodes, values).strip("\"'"), filled(found.rank, values).strip("\"'\\")
+    if handed_in(rank, values) or handed_in(nodes, values) or (rank.isdecimal() and nodes not in ("", "1")):
+        raise NotShownError(f"the number or the rank of nodes of {what} comes from outside of the script")
+    many = int(nodes) if nodes.isdecimal() else None if nodes else 1
+    if launch.has_srun:
+        asked = _nodes_of(filled(launch.options, values), facts)
+        if _tasks_of(filled(launch.options, values), facts) != 1:
+            raise NotShownError(f"adopt cannot see that srun starts {what} once on each node")
+    if (many is not None and many != asked and (launch.has_srun or many > 1)) or (
+        many is None and asked is None
+    ):
+        raise NotShownError(
+            f"{what} is for {nodes or 1} nodes, and the script asks for {asked or 'an unknown number'}"
+        )
+    if many == 1 and asked != 1:
+        raise NotShownError(f"{what} uses one of {asked} nodes; adopt cannot see what the others do")
+    if launch.kind is Kind.DEEPSPEED and many != 1:
+        raise NotShownError(f"{what} starts its workers on other nodes by ssh")
+    script_words = found.script
+    if found.has_local_rank:
+        word = re.match(r"(?:\"[^\"]*\"|\S)+", script_words)
+        at = word.end() if word else 0
+        script_words = f'{script_words[:at]} "--local_rank=\\${{local_rank}}"{script_words[at:]}'
+    nnodes = "1" if many == 1 else '"$SLURM_JOB_NUM_NODES"'
+    return Plan(
+        nnodes,
+        nnodes,
+        _workers_per_node(found.workers, found.nodes, many),
+        found.flags,
+        (),
+        found.environment,
+        script_words,
+    )
+
+
+def _workers_per_node(workers: str, nodes: str, many: int | None) -> str:
+    """Return the workers on each node as a word of the shell."""
+    if not workers:
+        return "gpu"
+    if workers.isdecimal() and many:
+        return str(int(workers) // many)
+    return workers if many == 1 else f'"$(( ({workers.strip(chr(34))}) / ({nodes.strip(chr(34))}) ))"'
+
+
+def _check_default_config(script: JobText, what: str, program: Program) -> None:
+    """Refuse where accelerate may read a file of the user's that its words do not name."""
+    place = "~/.cache/huggingface/accelerate/default_config.yaml"
+    if program(place) is not None:
+        raise NotShownError(f"{what} reads {place}, which may set more than its flags")
+    if re.search(r"\b(?:HF_HOME|XDG_CACHE_HOME)=", script.text):
+        raise NotShownError(f"{what} may read a default_config.yaml below the HF_HOME that the script sets")
+
+
+def _of_python(script: JobText, launch: Launch, facts: Facts, traps: OwnTraps, program: Program) -> Plan:
+    what = f"{launch.named.split()[-1]} in line {launch.number}"
+    spoken = "".join(
+        " " if mark == COMMENT else char for char, mark in zip(script.text, script.code, strict=False)
+    )
+    if re.search(r"(?<!\d)<(?!<)", launch.tail) or launch.operator == "&" and not launch.tail.strip():
+        if "<" in launch.tail:
+            raise NotShownError(f"{what} reads its input from the script, which workers do not have")
+    options, wrapper = split_options(launch.options) if launch.has_srun else ("", launch.options)
+    each, nodes = _tasks_of(options, facts), _nodes_of(options, facts)
+    if not launch.has_srun and nodes == 1:
+        each = 1  # it runs once, whatever the number of tasks that the job asks for
+    if _MPI.search(f"{spoken} {launch.options}"):
+        raise NotShownError(f"{what} may learn its rank from MPI, which workers of an agent do not have")
+    if each is None or nodes is None:
+        raise NotShownError(f"adopt cannot see on how many nodes, and how often on each, {what} is started")
+    if not launch.has_srun and (each, nodes) != (1, 1):
+        raise NotShownError(
+            f"{what} runs once, on the first of {nodes} nodes with {each} tasks each: adopt cannot see why"
+        )
+    if (each, nodes) == (1, 1):
+        if facts.gpus != 1:
+            raise NotShownError(
+                f"{what} is one process, and the job asks for {facts.gpus if facts.gpus is not None else 'an unknown number of'} "
+                "GPUs: as a worker it would hold itself for one of several, or be none of a training"
+            )
+    else:
+        text = program(_script_word(launch))
+        if text is None:
+            raise NotShownError(
+                f"adopt cannot read the program of line {launch.number}, so not how it learns its rank"
+            )
+        if _MPI.search(text) or _KNOWS_ITS_RANK.search(text) is None:
+            raise NotShownError(
+                f"{what} does not learn its rank from Slurm or torch, as far as adopt can see"
+            )
+    flags, notes = [], []
+    bound = facts.gpus_per_task or (
+        1 if re.search(r"--gpu-bind=(?:single:1|per_task:1)\b", launch.options) else None
+    )
+    own = flag(options, "gpus-per-task")
+    if each > 1 and own is not None:
+        bound = int(own.rpartition(":")[2]) if own.rpartition(":")[2].isdecimal() else 2
+    if each > 1 and bound is not None:
+        if bound != 1:
+            raise NotShownError(f"Slurm gives each task of line {launch.number} {bound} GPUs of its own")
+        flags.append("--virtual-local-rank")
+        notes.append(("--virtual-local-rank", "each worker sees one GPU, as each task does now"))
+    signal = traps.signal or _signal_of_tasks(facts)
+    if signal and signal not in ("TERM", "SIGTERM", "KILL", "INT", "HUP"):
+        flags.append(f"--unasked signal:{signal}")
+        notes.append(
+            (
+                f"--unasked signal:{signal}",
+                "workers that do not ask whether to stop get the signal that the program hears now",
+            )
+        )
+    return Plan(
+        '"$SLURM_JOB_NUM_NODES"' if nodes > 1 else "1",
+        '"$SLURM_JOB_NUM_NODES"' if nodes > 1 else "1",
+        str(each),
+        tuple(flags),
+        tuple(notes),
+    )
+
+
+def _script_word(launch: Launch) -> str:
+    return launch.named.split()[-1].strip("\"'")
+
+
+def _signal_of_tasks(facts: Facts) -> str:
+    """Return the signal that Slurm sends to the tasks ahead of the time limit; empty for none."""
+    found = re.match(r"(?:([RB]{1,2}):)?(?:SIG)?(\w+)", facts.value("signal") or "")
+    return found[2] if found is not None and "B" not in (found[1] or "") else ""
+
+
+def _tasks_of(options: str, facts: Facts) -> int | None:
+    """Return how many tasks srun starts on each node; one without srun's own or the job's options."""
+    own, total = flag(options, "ntasks-per-node"), _total(options)
+    if own is not None:
+        return int(own) if own.isdecimal() else None
+    if total is None:
+        return facts.tasks
+    nodes = _nodes_of(options, facts)
+    if total.isdecimal() and nodes:
+        return int(total) // nodes if int(total) % nodes == 0 else None
+    is_all = total.strip('"{}$') in ("SLURM_NTASKS", "SLURM_NPROCS")
+    is_per_node = total.strip('"{}$') in ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+    return facts.tasks if is_all else 1 if is_per_node else None
+
+
+def _total(options: str) -> str | None:
+    joined = re.search(r"(?<!\S)-n(\d+)", options)
+    return joined[1] if joined else flag(options, "ntasks") or flag(options, "n")
+
+
+def _nodes_of(options: str, facts: Facts) -> int | None:
+    joined = re.search(r"(?<!\S)-N(\d+)", options)
+    own = joined[1] if joined else flag(options, "nodes") or flag(options, "N")
+    if own is None or own.strip('"{}$') in ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"):
+        total = _total(options)
+        return 1 if own is None and total == "1" else facts.nodes
+    return int(own) if own.isdecimal() else None
+
+
+def lines_before_wait(script: JobText, launch: Launch) -> tuple[int, Sequence[str]]:
+    """Return where the wait for a launch in the background ends, and the names that hold its process.
+
+    Raises:
+        NotShownError: the script does something else in between, or never waits.
+    """
+    what = f"{launch.kind.value} in line {launch.number}"
+    end, names, waits = launch.end, [], 0
+    place = next(
+        at for at, part in enumerate(script.commands) if part.start > script.commands[launch.place].end
+    )
+    at = place
+    while at < len(script.commands):
+        part = script.commands[at]
+        own, said = script.own_code(part).strip(f" \t\n{COMMENT}"), script.text[part.start : part.end].strip()
+        held = re.fullmatch(r"(?:export\s+)?(\w+)=\"?\$!\"?", said.partition("#")[0].strip())
+        if held is not None:
+            names.append(held[1])
+        elif re.match(r"wait\b", own):
+            if part.after in ("&&", "||", "|", "&"):
+                raise NotShownError(f"line {script.line_of(part.end)} decides by how `wait` ends")
+            waits += 1
+            end = part.end
+        elif own and (waits or not re.match(r"(?:trap|echo|printf)\s", own) or keywords(own)):
+            break
+        at += 1
+    if not waits:
+        raise NotShownError(f"{what} runs in the background, and the script does other things meanwhile")
+    rest = script.text[end:]
+    used = next((name for name in names if re.search(rf"\$\{{?{name}\b", rest)), None)
+    if used is not None:
+        raise NotShownError(f"{what} runs in the background, and ${used} is used behind its end")
+    return end, names
