@@ -27,6 +27,7 @@ class Env:
     NODE = "HPC_ELASTIC_NODE"
     CHANNEL = "HPC_ELASTIC_CHANNEL"
     STDERR_TO_STDOUT = "HPC_ELASTIC_STDERR_TO_STDOUT"  # "1": the stderr of a call goes to stdout
+    SITE_CONFIG = "HPC_ELASTIC_SITE_CONFIG"  # the settings file of the site; empty: there is none
     LEDGER = "HPC_ELASTIC_LEDGER"  # directory of the ledger of nodes
     CHECKPOINT = "HPC_ELASTIC_CHECKPOINT"
     STOP_WAIT_S = "HPC_ELASTIC_STOP_WAIT_S"

@@ -72,6 +72,13 @@ def _outside_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
+@pytest.fixture(autouse=True)
+def _without_settings_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the settings files of this machine and of the user who runs the tests."""
+    monkeypatch.setenv("HPC_ELASTIC_SITE_CONFIG", "")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/nonexistent")
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     """Return a clock that the test moves by hand."""

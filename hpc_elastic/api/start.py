@@ -17,7 +17,8 @@ from hpc_elastic.errors import InputError, SlurmError
 from hpc_elastic.isolated.lookup import argv_here
 from hpc_elastic.settings.table import JOB
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.job.job_file import build_spec, read_job_file
+from hpc_elastic.slurm.job.job_file import build_spec, read_job_file, spec_over
+from hpc_elastic.slurm.job.settings_files import settings_for
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.submit import request, run_dir, validate
 from hpc_elastic.slurm.submit.request import SubmitRequest, read_template
@@ -32,7 +33,9 @@ _IN_BACKGROUND = '"$@" >&2 & echo $!'
 Work = Callable[..., Any] | Sequence[str] | str | os.PathLike[str] | JobSpec
 
 
-def submit(work: Work, /, *args: Any, local: int | None = None, **fields: Any) -> Run:
+def submit(
+    work: Work, /, *args: Any, local: int | None = None, profile: str | None = None, **fields: Any
+) -> Run:
     """Queue a run that survives preemption, requeue and node loss.
 
     Args:
@@ -40,6 +43,7 @@ def submit(work: Work, /, *args: Any, local: int | None = None, **fields: Any) -
             shell; a job file (``*.toml``); the path of a script or job file; or a `JobSpec`.
         args: arguments of the function.
         local: run on this machine without Slurm, in the background, with so many agents as nodes.
+        profile: of the settings files, which give the fields that are not given here.
         fields: of `JobSpec`, as in a job file: ``nodes=2, gpus_per_node=8, time="4h"``.
 
     Raises:
@@ -56,7 +60,7 @@ def submit(work: Work, /, *args: Any, local: int | None = None, **fields: Any) -
             f"arguments {args!r} are for functions", where="submit", fix="put them into the command"
         )
     with named_as_fields():
-        spec = _spec(work, fields, local)
+        spec = _spec(work, fields, local, profile)
     return start(spec, call, local=local)
 
 
@@ -98,26 +102,30 @@ def _as_fields(text: str, called: Callable[[str], str] = str) -> str:
         name = option[1].replace("-", "_")
         row = JOB.get(name)
         if row is None:
-            return "local" if name == "local" else option[0]
+            return name if name in ("local", "profile") else option[0]
         return f"{called(name)}=True" if row.is_switch else called(name)
 
     words, line, rest = text.partition("hpc-elastic ")  # a command line stays one
     return _OPTION.sub(field_of, words) + line + rest
 
 
-def _spec(work: Work, fields: dict[str, Any], local: int | None) -> JobSpec:
-    """Return the job, with the arguments of the caller laid over it."""
+def _spec(work: Work, fields: dict[str, Any], local: int | None, profile: str | None) -> JobSpec:
+    """Return the job, with the arguments of the caller laid over it, and settings files below it."""
     here: dict[str, Any] = {} if local is None else {"nodes": str(local), "allow_local_run_dir": True}
+    is_local = local is not None
     if isinstance(work, JobSpec):
-        return JobSpec(**{**here, **work.given, **fields})
-    if callable(work):
+        own = {**here, **work.given, **fields}
+    elif callable(work):
         _refuse_program(fields)
-        return JobSpec(**{"name": function.name_of(work), **here, **fields, "module": function.MODULE})
-    if isinstance(work, str) and work.endswith(_JOB_FILE):
+        own = {"name": function.name_of(work), **here, **fields, "module": function.MODULE}
+    elif isinstance(work, str) and work.endswith(_JOB_FILE):
         file = read_job_file(work)
         _warn(file.warnings, str)
-        return build_spec(file._replace(values={**here, **file.values}), fields)
-    return JobSpec(**{**here, **fields, "command": work})
+        file = file._replace(values={**here, **file.values})
+        return build_spec(file, fields, settings_for({**file.values, **fields}, profile, is_local=is_local))
+    else:
+        own = {**here, **fields, "command": work}
+    return spec_over(settings_for(own, profile, is_local=is_local), own)
 
 
 def _refuse_program(fields: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,7 +11,9 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.settings.table import JOB
 from hpc_elastic.slurm.job.job_file import JobFile, build_spec, placed, read_job_file
-from hpc_elastic.slurm.job.own_script_file import is_job_script
+from hpc_elastic.slurm.job.own_script import OwnScript
+from hpc_elastic.slurm.job.own_script_file import is_job_script, read_own_script
+from hpc_elastic.slurm.job.settings_files import settings_for
 from hpc_elastic.slurm.job.spec import JobSpec
 
 
@@ -27,20 +30,34 @@ class WantedJob(NamedTuple):
         spec: of the job.
         warnings: of the job file, if other users may have written it.
         is_python_own: whether the user alone has named the interpreter.
+        own_script: the job script of the user's own that is the job; None: it is none.
     """
 
     spec: JobSpec
     warnings: list[str]
     is_python_own: bool
+    own_script: OwnScript | None = None
 
 
 @contextlib.contextmanager
 def wanted_job(
-    job_file: str | None, given: Mapping[str, object], command: tuple[str, ...]
+    job_file: str | None,
+    given: Mapping[str, object],
+    command: tuple[str, ...],
+    *,
+    profile: str | None = None,
+    is_local: bool = False,
 ) -> Iterator[WantedJob]:
-    """Give the job for a job file, options and the worker command after ``--``.
+    """Give the job for settings files, a job file, options and the worker command after ``--``.
 
     An error in a field inside of the `with` block names the option or the line of the file.
+
+    Args:
+        job_file: the job file, or a job script.
+        given: fields given as options.
+        command: the words after ``--``, or behind a job script.
+        profile: of the settings files.
+        is_local: the job is played on this machine.
 
     Raises:
         InputError: naming the option or the line of the file.
@@ -51,9 +68,15 @@ def wanted_job(
     if is_own:
         words = {"mode": "script", "command": (job_file, *command)}
     everything = {**given, **words}
-    spec = build_spec(file, everything)
+    own = read_own_script(_path_of(job_file)) if job_file is not None and is_own else None
+    settings = settings_for({**file.values, **everything}, profile, is_local=is_local, own=own)
+    spec = build_spec(file, everything, settings)
     try:
-        yield WantedJob(spec, file.warnings, "python" in given or not file.others)
+        yield WantedJob(spec, file.warnings, "python" in given or not file.others, own)
     except InputError as error:
         top = error.where.partition(".")[0]
-        raise placed(error, file, everything) if top in JOB else error from None
+        raise placed(error, file, everything, settings) if top in JOB else error from None
+
+
+def _path_of(script: str) -> str:
+    return os.path.abspath(os.path.expanduser(script))

@@ -27,9 +27,8 @@ _OF_A_JOB: Final = {  # options of other programs -> their counterparts here
     "virtualenv": f"{_PYTHON}: --python VENV/bin/python",
     "snapshot": f"{_ONE_COPY}; to keep them: copy them, and name the copy with --workdir",
     "copy-code": f"{_ONE_COPY}; to keep them: copy them, and name the copy with --workdir",
-    "profile": "settings that several jobs share go into a job file: hpc-elastic submit NAME.toml; "
-    "Slurm's own profiling: -o profile=VALUE",
-    "config": "settings go into a job file: hpc-elastic submit NAME.toml -- train.py",
+    "config": "settings of one job go into a job file: hpc-elastic submit NAME.toml; those of all jobs into "
+    "hpc-elastic.toml or ~/.config/hpc-elastic/config.toml",
     "image": "a container is a prefix of the command: --container 'apptainer exec --nv IMAGE'",
     "gpu": "GPUs are counted per node: --gpus-per-node N",
     "gpus": "GPUs are counted per node: --gpus-per-node N",

@@ -42,7 +42,7 @@ OF_OTHERS = frozenset(_OF_OTHERS_TEXT.split())
 AS_SBATCH = ("cpus_per_gpu", "gres", "wckey", "gpus_per_task", "mem_per_gpu")
 """Parameters of submitit's Slurm executor that are options of sbatch."""
 
-HANDLED = ("additional_parameters", "min_nodes", "array_parallelism", "stderr_to_stdout")
+HANDLED = ("additional_parameters", "min_nodes", "array_parallelism", "stderr_to_stdout", "profile")
 WITHOUT_EFFECT = ("srun_args", "use_srun", "teardown", "map_count", "local")
 """Parameters of submitit's Slurm executor that would do harm, with what to do instead."""
 

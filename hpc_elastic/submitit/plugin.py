@@ -89,7 +89,9 @@ class HpcElasticExecutor(Executor):
 
     def _spec(self, parameters: dict[str, Any], name: str) -> JobSpec:
         from hpc_elastic.api.function import MODULE  # noqa: PLC0415 - submitit imports this module early
-        from hpc_elastic.slurm.job.spec import JobSpec  # noqa: PLC0415 - the same
+        from hpc_elastic.api.start import named_as_fields  # noqa: PLC0415 - the same
+        from hpc_elastic.slurm.job.job_file import spec_over  # noqa: PLC0415 - the same
+        from hpc_elastic.slurm.job.settings_files import settings_for  # noqa: PLC0415 - the same
 
         fields = {"name": name, **names.fields_of(parameters), "module": MODULE}
         if self._python is not None:
@@ -99,7 +101,9 @@ class HpcElasticExecutor(Executor):
         told = {"SUBMITIT_EXECUTOR": NAME, "SUBMITIT_FOLDER": str(self.folder)}
         if names.joins_stderr(parameters):
             told[Env.STDERR_TO_STDOUT] = "1"
-        spec = JobSpec(**fields)
+        with named_as_fields():
+            profile, is_local = parameters.get("profile"), self._local is not None
+            spec = spec_over(settings_for(fields, profile, is_local=is_local), fields)
         self._check_local(spec)
         names.array_parallelism(parameters, self._why_no_array(spec))
         return spec.replaced(env={**spec.env, **told})

@@ -101,7 +101,10 @@ def test_a_slip_is_one_error_with_a_way_on(line: str, said: str, capsys: pytest.
         ("submit --conda x -- t.py", "--python ENVIRONMENT/bin/python"),
         ("submit --snapshot -- t.py", "name the copy with --workdir"),
         ("submit --after 17 -- t.py", "--dependency afterok:JOBID"),
-        ("submit --profile mine -- t.py", "hpc-elastic submit NAME.toml; Slurm's own profiling: -o profile"),
+        (
+            "submit --profile mine -- t.py",
+            "[profiles.mine] into a settings file; Slurm's own profiling: -o profile",
+        ),
         ("submit --container-image i.sif -- t.py", "--container 'apptainer exec --nv IMAGE'"),
         ("submit -o container-image=i.sif -- t.py", "--container 'apptainer exec --nv IMAGE'"),
         ("render --nproc-per-node 4 -- t.py", "write --workers-per-node N"),

@@ -50,6 +50,16 @@ def _rules(_line: Namespace) -> Sequence[str]:
     return [one.value for one in Pitfall]
 
 
+def _profiles(_line: Namespace) -> Sequence[str]:
+    from hpc_elastic.errors import HpcElasticError  # noqa: PLC0415 - as above
+    from hpc_elastic.slurm.job.settings_files import profiles_here  # noqa: PLC0415 - as above
+
+    try:
+        return profiles_here()
+    except (HpcElasticError, OSError):
+        return []
+
+
 def _steps(line: Namespace) -> Sequence[str]:
     """Return the steps that the run behind ``--resume`` can go back to, the newest first."""
     from hpc_elastic.cli.run_argument import find_run  # noqa: PLC0415 - as above
@@ -89,6 +99,9 @@ _JOB_FILE = Word(
     "Job file (TOML), or a job script, which runs as it is with the words behind it as its arguments; "
     "options win over its values.",
 )
+_PROFILE = Option(
+    "profile", "Take the settings of this profile of the settings files.", TEXT, "NAME", offers=_profiles
+)
 _JSON = Option("json", "Print the facts as JSON, for programs.")
 _JSON_OF_STATUS = Option("json", "Print the state afterwards as `status --json` does.")
 
@@ -98,6 +111,7 @@ _SUBMIT = CommandRow(
     "Queue a training run that survives preemption, requeue and node loss.",
     (_JOB_FILE,),
     (
+        _PROFILE,
         Option("dry_run", "Check everything and show the job; queue nothing."),
         Option(
             "resume",
@@ -143,6 +157,7 @@ _RENDER = CommandRow(
     _START,
     "Print the job script that submit would queue; nothing is checked on disk or queued.",
     (_JOB_FILE,),
+    (_PROFILE,),
     details="Example: hpc-elastic render --nodes 2:4 --gpus-per-node 8 --exclusive --time 4h -- train.py",
     takes_job=True,
     behind="command",
@@ -297,6 +312,15 @@ _DOCTOR = CommandRow(
     behind="srun_options",
     behind_metavar="SRUN_OPTION...",
 )
+_CONFIG = CommandRow(
+    "site.config",
+    _CLUSTER,
+    "Show the settings that settings files give to jobs, each with its origin.",
+    (Word("job_file", "JOB_FILE", "Job file (TOML), whose settings go before those of the files."),),
+    (_PROFILE, _JSON),
+    "Settings files, the later ones win: /etc/hpc-elastic/config.toml, ~/.config/hpc-elastic/config.toml, "
+    "and the nearest hpc-elastic.toml at or above the working directory.",
+)
 _NODES = CommandRow(
     "site.nodes",
     _CLUSTER,
@@ -380,6 +404,7 @@ COMMANDS: Mapping[str, CommandRow] = {
     "drill": _DRILL,
     "doctor": _DOCTOR,
     "nodes": _NODES,
+    "config": _CONFIG,
     "version": CommandRow("site.version", _CLUSTER, "Print the version."),
 }
 

@@ -97,6 +97,19 @@ _OTHER_NAMES = {
 }  # fmt: skip
 
 
+def options_by_variables(environ: Mapping[str, str], *, is_own: bool = False) -> dict[str, str]:
+    """Return the options of sbatch that variables such as ``SBATCH_ACCOUNT`` set, each with its variable.
+
+    Args:
+        environ: the environment of this process.
+        is_own: the job is a script of the user's own, for which all of them count; see `submit_environment`.
+    """
+    if is_own and "SLURM_JOB_ID" not in environ:
+        found = {_option_of(name): name for name, value in environ.items() if value}
+        return {option: name for option, name in found.items() if option}
+    return {option: name for name, option in _USER_DEFAULTS.items() if environ.get(name)}
+
+
 def _option_of(name: str) -> str:
     """Return the long name of the option of sbatch that a variable stands for, or a name that none has."""
     begin, prefix, rest = name.partition("SBATCH_")

@@ -1,4 +1,7 @@
-"""Job files (TOML): reading one, and laying command-line options over it; errors name file and line."""
+"""Job files (TOML): reading one, and laying it over settings files, and command-line options over it.
+
+Errors name file and line.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,16 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.settings.setting import TABLES
 from hpc_elastic.settings.table import JOB
 from hpc_elastic.slurm.job import options
-from hpc_elastic.slurm.job.spec import JobSpec, read_value
+from hpc_elastic.slurm.job.spec import JobSpec, read_fields, read_value
 from hpc_elastic.store.plain_file import absence_fix, access_fix, given_file
 from hpc_elastic.store.trust import other_owner, other_writers
 from hpc_elastic.text import for_shell
@@ -34,6 +39,7 @@ class JobFile(NamedTuple):
         text: the content.
         owner: the other user to whom it belongs; empty: it is the user's or root's.
         others: the other users who may have written it, in words; empty: none.
+        table: the table of the file that has the values; empty: they stand at its top level.
     """
 
     path: str = ""
@@ -41,6 +47,7 @@ class JobFile(NamedTuple):
     text: str = ""
     owner: str = ""
     others: str = ""
+    table: str = ""
 
     @property
     def warnings(self) -> list[str]:
@@ -52,12 +59,12 @@ class JobFile(NamedTuple):
 
     def place(self, key: str) -> str:
         """Return ``file:line`` of a key (``nodes``, ``sbatch.mem``), or the file if it cannot be found."""
-        number = line_of(self.text, key)
+        number = line_of(self.text, key, self.table)
         return f"{self.path}:{number}" if number else self.path
 
     def line(self, key: str) -> str:
         """Return the offending line as it stands in the file, or nothing."""
-        number = line_of(self.text, key)
+        number = line_of(self.text, key, self.table)
         return self.text.splitlines()[number - 1].strip() if number else ""
 
 
@@ -83,17 +90,34 @@ def read_job_file(path: str) -> JobFile:
     if path.endswith((".sh", *_FOR_SBATCH)):
         raise _script_error(path, text)
     try:
-        return JobFile(path, importlib.import_module(_TOML_READER).loads(text), text, owner, others)
+        return JobFile(path, read_toml(path, text), text, owner, others)
+    except InputError:
+        if text.startswith("#!") or _has_options(text):  # also comments of TOML
+            raise _script_error(path, text) from None
+        raise
+
+
+def read_toml(path: str, text: str) -> dict[str, object]:
+    """Return the content of a file in TOML.
+
+    Args:
+        path: names it in the error.
+        text: the content.
+
+    Raises:
+        InputError: it is not TOML; with line and text.
+    """
+    try:
+        read: dict[str, object] = importlib.import_module(_TOML_READER).loads(text)
     except RecursionError:
         raise InputError(
-            "the job file has too many brackets inside each other",
+            "the file has too many brackets inside each other",
             where=path,
             fix="write lists of words, and tables of settings: none needs more than three levels",
         ) from None
     except ValueError as error:  # TOMLDecodeError
-        if text.startswith("#!") or _has_options(text):  # also comments of TOML
-            raise _script_error(path, text) from None
         raise _syntax_error(path, text, str(error)) from None
+    return read
 
 
 def _refuse_by_name(path: str) -> None:
@@ -147,17 +171,21 @@ def _syntax_error(path: str, text: str, message: str) -> InputError:
     )
 
 
-def line_of(text: str, key: str) -> int | None:
-    """Return the number of the line that sets a key; of the table that holds it if the key is not found."""
-    table, _, name = key.partition(".")
-    if not name:
-        return _find(text, "", table) or _find_table(text, table)
-    return (
-        _find(text, table, name)
-        or _find(text, "", f"{table}.{name}")
-        or _find(text, "", table)
-        or _find_table(text, table)
-    )
+def line_of(text: str, key: str, table: str = "") -> int | None:
+    """Return the number of the line that sets a key; of the table that holds it if the key is not found.
+
+    Args:
+        text: of a file in TOML.
+        key: a setting, or with a dot the entry of one that is a table.
+        table: the table of the file in which it is looked for; empty: the top level.
+    """
+    top, _, name = key.partition(".")
+    below = f"{table}.{top}" if table else top
+    places = [(below, name), (table, f"{top}.{name}")] if name else []
+    found = next(filter(None, (_find(text, *place) for place in [*places, (table, top)])), None)
+    headers = [f"{below}.{name}"] if name else []
+    found = found or next(filter(None, (_find_table(text, each) for each in [*headers, below])), None)
+    return found or (line_of(text, table) if table else None)
 
 
 def _find(text: str, table: str, name: str) -> int | None:
@@ -187,31 +215,133 @@ def _plain(name: str) -> str:
     return re.sub(r"[\"'\s]", "", name)
 
 
-def build_spec(file: JobFile, given: Mapping[str, object]) -> JobSpec:
-    """Build a job spec from a job file and options of the command line, which win.
+class Settings(NamedTuple):
+    """What settings files give to jobs.
+
+    Attributes:
+        files: those files and tables of them, of which each goes before those ahead of it.
+        taken: long names of options of sbatch that something above the files gives to this job.
+        left_out: settings that are not for this job.
+    """
+
+    files: tuple[JobFile, ...] = ()
+    taken: frozenset[str] = frozenset()
+    left_out: frozenset[str] = frozenset()
+
+
+NO_SETTINGS = Settings()
+
+
+def build_spec(file: JobFile, given: Mapping[str, object], settings: Settings = NO_SETTINGS) -> JobSpec:
+    """Build a job spec from settings files, a job file and options of the command line; the last one wins.
 
     Tables, as `sbatch` and `env`, are merged key by key.
 
     Args:
         file: the job file; an empty one if there is none.
         given: fields given as options.
+        settings: of settings files.
 
     Raises:
         InputError: a value cannot be used; the place is the option or the line of the file.
     """
-    try:
-        tables = {name: read_value(row, given[name]) for name, row in _TABLES.items() if name in given}
-        given = {**given, **tables}
-        values: dict[str, object] = {**file.values, **given}
-        for name, above in tables.items():
-            below = file.values.get(name)
-            if isinstance(below, Mapping):
-                values[name] = _merged(name, below, above)
+    with _placing(file, given, settings):
+        given, of_file = _with_tables(given), _with_tables(file.values)
+        values = _laid_over(of_file, given)
         if isinstance(table := values.get("sbatch"), Mapping):
             values["sbatch"] = _without_overridden(table, given)
+    values = over_settings(settings, values)
+    with _placing(file, given, settings):
+        return JobSpec(**values)
+
+
+@contextmanager
+def _placing(file: JobFile, given: Mapping[str, object], settings: Settings) -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        raise placed(error, file, given, settings) from None
+
+
+def spec_over(settings: Settings, fields: Mapping[str, object]) -> JobSpec:
+    """Build a job spec from settings files and fields that a program gives, which win.
+
+    Raises:
+        InputError: a value cannot be used; the place is the field or the line of the file.
+    """
+    values = over_settings(settings, _with_tables(fields))
+    try:
         return JobSpec(**values)
     except InputError as error:
-        raise placed(error, file, given) from None
+        is_own = bool(_as_written(error.where, fields))
+        raise (error if is_own else _placed_in(error, settings.files) or error) from None
+
+
+def over_settings(settings: Settings, above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a job with those that settings files add to them.
+
+    A setting of a file gives way to one that asks for the same in another way, as `mem` to `mem_per_cpu`.
+
+    Args:
+        settings: of settings files.
+        above: the fields of the job itself; their tables have been read.
+
+    Raises:
+        InputError: a setting of a file cannot be used; the place is its line.
+    """
+    found: dict[str, Any] = {}
+    for file in settings.files:
+        try:
+            fields = read_fields(file.values)
+        except InputError as error:
+            raise _placed_in(error, [file]) or error from None
+        found = _laid_over(_beside(found, _options_of(fields)), fields)
+    used = {name: value for name, value in found.items() if name not in settings.left_out}
+    asked = _options_of(above) | dict.fromkeys(settings.taken, True)
+    values = _laid_over(_beside(used, asked), above)
+    return {name: value for name, value in values.items() if name in above or _has_use(name, values)}
+
+
+def _options_of(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of sbatch that fields stand for, by their long names."""
+    table = fields.get("sbatch")
+    found = (
+        {options.option_name(key): value for key, value in table.items()}
+        if isinstance(table, Mapping)
+        else {}
+    )
+    return found | {option: fields[name] for name, option in options.OPTION_OF.items() if name in fields}
+
+
+def _beside(fields: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that stand for no option that is asked for in the same or in another way."""
+    gone = options.rivals(name for name, value in asked.items() if value not in (None, False)) | asked.keys()
+    kept = {name: value for name, value in fields.items() if options.OPTION_OF.get(name) not in gone}
+    if isinstance(table := kept.get("sbatch"), Mapping):
+        kept["sbatch"] = {key: value for key, value in table.items() if options.option_name(key) not in gone}
+    if "no-requeue" in gone:
+        kept.pop("max_requeues", None)
+    return kept
+
+
+def _has_use(name: str, values: Mapping[str, Any]) -> bool:
+    """Tell whether a setting of a file goes with the others of the job, without which it is refused."""
+    is_array = values.get("mode") == "array"
+    return {"spares": is_array, "chain": not is_array, "chain_by": "chain" in values and not is_array}.get(
+        name, True
+    )
+
+
+def _with_tables(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields whose tables have been read."""
+    read = {name: read_value(row, fields[name]) for name, row in _TABLES.items() if name in fields}
+    return {**fields, **read}
+
+
+def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields over others; their tables are merged."""
+    both = [name for name in _TABLES if name in below and name in above]
+    return {**below, **above, **{name: _merged(name, below[name], above[name]) for name in both}}
 
 
 def _merged(table: str, below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
@@ -235,22 +365,41 @@ def _without_overridden(table: Mapping[str, object], given: Mapping[str, object]
     }
 
 
-def placed(error: InputError, file: JobFile, given: Mapping[str, object]) -> InputError:
-    """Return an error about a field with the place where the user wrote it: an option, or a line of the file.
+def placed(
+    error: InputError, file: JobFile, given: Mapping[str, object], settings: Settings = NO_SETTINGS
+) -> InputError:
+    """Return an error about a field with the place where the user wrote it: an option, or a line of a file.
 
     Args:
         error: its place is the name of a field (``nodes``, ``sbatch.mem``).
         file: the job file; an empty one if there is none.
         given: fields given as options.
+        settings: of settings files.
     """
     kind = type(error)
     key = _as_written(error.where, given)
     if key:
         return kind(error.message, where=_flag(key), fix=error.fix)
-    key = _as_written(error.where, file.values)
-    if key and (line := file.line(key)):
-        return kind(f"{error.message}\n    {line}", where=file.place(key), fix=error.fix)
+    if found := _placed_in(error, [*settings.files, file]):
+        return found
     return kind(error.message, where=file.path or _flag(error.where), fix=error.fix)
+
+
+def _placed_in(error: InputError, files: Sequence[JobFile]) -> InputError | None:
+    """Return an error with the line of the last file that sets its field; None if none does."""
+    for file in reversed(files):
+        key = _as_written(error.where, file.values)
+        if key and file.path:
+            line = file.line(key)
+            shown = f"\n    {line}" if line else ""
+            return type(error)(f"{error.message}{shown}", where=file.place(key), fix=error.fix)
+    return None
+
+
+def places_of(name: str, files: Sequence[JobFile]) -> list[str]:
+    """Return the lines that set a field or an entry of its table, that of the last file first."""
+    keys = [(file, _as_written(name, file.values)) for file in reversed(files)]
+    return [file.place(key) for file, key in keys if key]
 
 
 def _as_written(key: str, values: Mapping[str, object]) -> str:

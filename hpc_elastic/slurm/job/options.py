@@ -56,6 +56,9 @@ SHORT = {
 FIELDS = {row.to.option: row.name for row in JOB.values() if isinstance(row.to, Sbatch)}
 """The fields of the job spec that mean the same as an option of sbatch."""
 
+OPTION_OF = {**{name: option for option, name in FIELDS.items()}, "cpus_per_node": "cpus-per-task"}
+"""The option of sbatch that each field stands for."""
+
 _ONE_AGENT = "Slurm starts exactly one agent per node, and the agent starts the workers"
 _RESTARTS = "a run goes on over requeues, so the batch script sets it itself"
 _WORKERS = "set workers_per_node (default: the GPUs per node)"
@@ -120,6 +123,7 @@ _CONTRADICTIONS = (
     ("gpus-per-node", "gpus"),
     ("nodelist", "nodefile"),
 )
+_BOTH_GPUS = ("gpus-per-node", "gres")  # gres may ask for other things than GPUs
 
 
 def option_name(key: str) -> str:
@@ -220,6 +224,18 @@ def check_contradictions(given: dict[str, str]) -> None:
                 where=given[second],
                 fix=f"remove {given[first]} or {given[second]}",
             )
+
+
+def rivals(asked: Iterable[str]) -> set[str]:
+    """Return the options that ask in another way for the same as some of these.
+
+    Args:
+        asked: long names.
+    """
+    names = set(asked)
+    pairs = [*_CONTRADICTIONS, _BOTH_GPUS]
+    both_ways = [*pairs, *[(second, first) for first, second in pairs]]
+    return {other for one, other in both_ways if one in names}
 
 
 def check_value(name: str, value: OptionValue) -> None:

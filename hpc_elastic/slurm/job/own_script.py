@@ -171,6 +171,7 @@ class SbatchCall(NamedTuple):
         wrap: the command that is a job without a script; None: there is none.
         is_parsable: whether the id of the job alone is to be printed.
         given: settings of ours, by their names; the value of a switch is true.
+        profile: of the settings files; None: none is asked for.
     """
 
     options: tuple[str, ...]
@@ -179,8 +180,10 @@ class SbatchCall(NamedTuple):
     wrap: str | None = None
     is_parsable: bool = False
     given: Mapping[str, str | bool] = {}
+    profile: str | None = None
 
 
+_OF_PROFILING = frozenset(["all", "none", "energy", "task", "lustre", "filesystem", "network"])
 _NOT_HERE = ("wait", "test-only", "help", "usage", "version")
 
 
@@ -196,7 +199,7 @@ def parse_call(words: Sequence[str], is_script: Callable[[str], bool]) -> Sbatch
     Raises:
         InputError: an option has sbatch do something other than queue a job.
     """
-    rest, given, wrap, is_parsable = list(words), [], None, False
+    rest, given, wrap, profile, is_parsable = list(words), [], None, None, False
     own: dict[str, str | bool] = {}
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
         word = rest.pop(0)
@@ -217,11 +220,19 @@ def parse_call(words: Sequence[str], is_script: Callable[[str], bool]) -> Sbatch
             wrap = value
         elif name == "parsable":
             is_parsable = True
+        elif name == "profile" and not is_profile_of_slurm(value):
+            profile = value
         else:
             given += [word, value] if takes_next else [word]
     rest = rest[rest[:1] == ["--"] :]
     _refuse_two(rest, wrap)
-    return SbatchCall(tuple(given), "".join(rest[:1]), tuple(rest[1:]), wrap, is_parsable, own)
+    script, arguments = "".join(rest[:1]), tuple(rest[1:])
+    return SbatchCall(tuple(given), script, arguments, wrap, is_parsable, own, profile)
+
+
+def is_profile_of_slurm(text: str) -> bool:
+    """Tell whether a value of ``--profile`` is one of sbatch, which says what Slurm is to measure."""
+    return all(word.strip().lower() in _OF_PROFILING for word in text.split(","))
 
 
 def _refuse_two(rest: Sequence[str], wrap: str | None) -> None:

@@ -63,11 +63,7 @@ class JobSpec(JobSettings):
     _given: frozenset[str]
 
     def __init__(self, **fields: Any) -> None:
-        fields = _folded(fields)
-        for name, value in fields.items():
-            if name not in JOB:
-                raise _unknown(name, value)
-        read = {name: read_value(row, fields[name]) for name, row in JOB.items() if name in fields}
+        read = read_fields(fields)
         defaults = {name: row.default for name, row in JOB.items() if name not in read}
         vars(self).update(copy.deepcopy(defaults), **read, _given=frozenset(read))
         check_spec(self)
@@ -165,6 +161,19 @@ class JobSpec(JobSettings):
     def option_names(self) -> tuple[str, ...]:
         """Return the long names of the options given in `sbatch`."""
         return tuple(options.option_name(name) for name in self.sbatch)
+
+
+def read_fields(fields: Mapping[str, object]) -> dict[str, Any]:
+    """Return the values of settings for those as they were written; options of sbatch by their settings.
+
+    Raises:
+        InputError: a setting is unknown, or cannot be read; names it, or the entry of its table.
+    """
+    folded = _folded(dict(fields))
+    for name, value in folded.items():
+        if name not in JOB:
+            raise _unknown(name, value)
+    return {name: read_value(row, folded[name]) for name, row in JOB.items() if name in folded}
 
 
 def read_value(row: Setting, written: object) -> Any:

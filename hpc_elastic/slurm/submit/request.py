@@ -174,6 +174,7 @@ def plan(
     now_s: float,
     directory: str | None = None,
     starts_python: bool = True,
+    own: OwnScript | None = None,
 ) -> SubmitRequest:
     """Fill in the fields that the user left open and write the script. Changes nothing on disk.
 
@@ -184,12 +185,14 @@ def plan(
         directory: directory of the submission; the current one by default.
         starts_python: the interpreter of the spec may be started, to ask where it finds this package; one
             that is not looks itself when the job starts.
+        own: the job script of the user's own that is the job; None: where it is one, it is read.
     """
     here = os.path.abspath(directory or os.getcwd())
     workdir = _path(here, spec.workdir or ".")
     python = spec.python or sys.executable
     python = _path(here, python) if "/" in python else python
-    own = read_own_script(_path(here, spec.command[0])) if spec.mode == "script" else None
+    if own is None and spec.mode == "script":
+        own = read_own_script(_path(here, spec.command[0]))
     own_names = None if own is None else _given_names(spec)
     if own is not None:
         spec = _with_own(spec, own)

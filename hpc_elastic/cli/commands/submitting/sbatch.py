@@ -40,5 +40,5 @@ def _queue_wrapped(call: SbatchCall, command: str) -> int:
 
 def _queue(call: SbatchCall, script: str) -> int:
     given = {**call.given, "sbatch_options": call.options, "mode": "script"}
-    with wanted_job(script, given, call.arguments) as job:
+    with wanted_job(script, given, call.arguments, profile=call.profile) as job:
         return queue_job(job, "--parsable" if call.is_parsable else AS_SBATCH)

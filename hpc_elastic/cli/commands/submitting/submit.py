@@ -34,6 +34,7 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
     command: tuple[str, ...],
     *,
     job_file: str | None = None,
+    profile: str | None = None,
     dry_run: bool = False,
     resume: str | None = None,
     from_step: int | None = None,
@@ -50,12 +51,12 @@ def submit(  # noqa: PLR0913 - one parameter per option of the command line
         other = "--dry-run" if dry_run else "--local"
         raise InputError(f"{other} queues nothing", where=form, fix=f"leave out {form} or {other}")
     if resume is not None:
-        _refuse_with_resume(job_file, given, command)
+        _refuse_with_resume(job_file or (profile and "--profile"), given, command)
         with named("--resume"):
             return _resume(find_run(resume, is_whole=True), from_step, local, dry_run=dry_run, form=form)
     if from_step is not None:
         raise InputError("it goes with --resume", where="--from-step", fix="--resume RUN --from-step N")
-    with wanted_job(job_file, given, command) as job:
+    with wanted_job(job_file, given, command, profile=profile, is_local=local is not None) as job:
         _warn(job.warnings)
         if local is not None:
             return _run_local(job, local, dry_run=dry_run)
@@ -82,7 +83,8 @@ def queue_job(job: WantedJob, form: str, *, ask_slurm: bool = True) -> int:
 def _plan(job: WantedJob, *, dry_run: bool) -> SubmitRequest:
     """Return the submission of a job; a dry run starts no interpreter that another user has named."""
     template, now_s = read_template(job.spec.mode), SystemClock().wall()
-    return request.plan(job.spec, template, now_s=now_s, starts_python=job.is_python_own or not dry_run)
+    starts_python = job.is_python_own or not dry_run
+    return request.plan(job.spec, template, now_s=now_s, starts_python=starts_python, own=job.own_script)
 
 
 _ARRAY = "each task of the array is started again, counted and recorded for itself"
@@ -111,9 +113,9 @@ def _submitter() -> Submitter:
     return Submitter(slurm, clock, lambda wanted: without_suspects(wanted, slurm, clock, say_aside))
 
 
-def _refuse_with_resume(job_file: str | None, given: dict[str, Any], command: tuple[str, ...]) -> None:
+def _refuse_with_resume(word: str | None, given: dict[str, Any], command: tuple[str, ...]) -> None:
     flags = ["--" + field.replace("_", "-") for field in given]
-    extra = job_file or next(iter(flags), None) or " ".join(command) or None
+    extra = word or next(iter(flags), None) or " ".join(command) or None
     if extra is not None:
         raise InputError(
             f"--resume queues the stored job again; {extra} cannot change it",
