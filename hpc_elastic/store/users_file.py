@@ -186,9 +186,7 @@ def write_users_file(path: str, data: bytes) -> None:
             with files.named(path):
                 file = os.open(name, os.O_WRONLY | os.O_NONBLOCK | _FLAGS, dir_fd=directory)
         except FileNotFoundError:
-            with _made(path, directory, name, 0o666) as new, files.named(path):
-                _write(new, data)
-            _sync(directory)
+            _write_new(path, directory, name, data)
             return
         found = os.fstat(file)
         if stat.S_ISFIFO(found.st_mode) or stat.S_ISCHR(found.st_mode):
@@ -198,6 +196,24 @@ def write_users_file(path: str, data: bytes) -> None:
             UsersFile(path, directory, name, file).exchange(data)
         finally:
             close_quietly(file)
+
+
+def write_new_users_file(path: str, data: bytes) -> None:
+    """Write a new file that the user has named.
+
+    Raises:
+        FileExistsError: something has this name.
+        UnfitFileError: a link on the way is another user's.
+        OSError: the file system refused; there is no new file.
+    """
+    with _way_to(path) as (directory, name):
+        _write_new(path, directory, name, data)
+
+
+def _write_new(path: str, directory: int, name: str, data: bytes) -> None:
+    with _made(path, directory, name, 0o666) as new, files.named(path):
+        _write(new, data)
+    _sync(directory)
 
 
 @contextmanager

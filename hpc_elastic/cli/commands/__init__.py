@@ -163,6 +163,24 @@ _RENDER = CommandRow(
     behind="command",
     behind_metavar="COMMAND...",
 )
+_INIT = CommandRow(
+    "submitting.init",
+    _START,
+    "Write a first job file from what Slurm and this directory tell.",
+    (
+        Word(
+            "script",
+            "SCRIPT",
+            "Training script, or a job script that starts one; by default it is looked for.",
+        ),
+    ),
+    (
+        Option("output", "File to write, - for standard output; by default job.toml.", PATH, "FILE", "-o"),
+        Option("force", "Replace the file if it is there."),
+    ),
+    "Partition, limits and GPUs are those that sinfo tells, the account is that of sacctmgr; the program is "
+    "that of a job script here, or train.py. Nothing is asked, and each line says where its value is from.",
+)
 _ADOPT = CommandRow(
     "submitting.adopt",
     _START,
@@ -352,6 +370,7 @@ COMMANDS: Mapping[str, CommandRow] = {
     "submit": _SUBMIT,
     "sbatch": _SBATCH,
     "render": _RENDER,
+    "init": _INIT,
     "adopt": _ADOPT,
     "lint": _LINT,
     "status": CommandRow(

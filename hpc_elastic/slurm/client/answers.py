@@ -125,6 +125,7 @@ class Form(NamedTuple):
 STATES = Form(("nodelist", "statecomplete", "reason"), is_long=True)
 OLD_STATES = Form(("nodelist", "statelong", "reason"), is_long=True)  # Slurm before 21.08: `down*`
 OFFERS = Form(("N", "P", "T", "f", "G"))  # name, partition, state, features, generic resources
+PARTITIONS = Form(("P", "a", "l", "D", "c", "G"))  # name, whether it is up, limit, nodes, CPUs, resources
 JOBS = Form(tuple(_COLUMNS.values()), is_long=True)
 COMMENTS = Form(("F", "k"))
 TASKS = Form(("F", "K", "T", "N", "r", "k"))  # array, index, state, nodes, reason, comment
@@ -363,6 +364,51 @@ def in_partitions(listed: Iterable[tuple[ListedNode, str, bool]], partitions: st
     names = set(partitions.split(",")) if partitions else set()
     chosen = (node for node, name, is_default in listed if (name in names if names else is_default))
     return list({node.name: node for node in chosen}.values())
+
+
+class OfferedPartition(NamedTuple):
+    """What a partition has for jobs.
+
+    Attributes:
+        name: of the partition.
+        is_default: whether jobs go there that name none.
+        limit: the longest time limit as Slurm writes it, such as ``infinite``.
+        nodes: how many nodes of one kind it has; the kind with the most GPUs, then the most nodes.
+        cpus: of each of them.
+        gpus: of each of them.
+    """
+
+    name: str
+    is_default: bool
+    limit: str
+    nodes: int
+    cpus: int
+    gpus: int
+
+
+def parse_partitions(rows: Iterable[Sequence[str]]) -> list[OfferedPartition]:
+    """Return the partitions that are up, in rows of sinfo's table `PARTITIONS`, in Slurm's order."""
+    found: dict[str, OfferedPartition] = {}
+    for partition, up, limit, nodes, cpus, gres in rows:
+        name = partition.rstrip("*")
+        count = whole_number(nodes) or 0
+        one = OfferedPartition(
+            name, partition.endswith("*"), limit, count, whole_number(cpus.rstrip("+")) or 0, gpus_in(gres)
+        )
+        had = found.get(name)
+        if up == "up" and count and (had is None or (one.gpus, one.nodes) > (had.gpus, had.nodes)):
+            found[name] = one
+    return list(found.values())
+
+
+def parse_accounts(text: str) -> tuple[str, ...]:
+    """Return the accounts of a user, the default one first.
+
+    Args:
+        text: of ``sacctmgr show user withassoc``: the default account and one that may be used in each line.
+    """
+    rows = [line.split("|") for line in text.splitlines() if line.count("|") == 1]
+    return tuple(filter(None, dict.fromkeys([*(row[0] for row in rows), *(row[1] for row in rows)])))
 
 
 class SlurmTask(NamedTuple):

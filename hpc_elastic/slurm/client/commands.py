@@ -489,6 +489,21 @@ class Slurm:
         listed = self._table(answers.OFFERS, "sinfo", "--Node")
         return answers.in_partitions(answers.parse_nodes(listed), partitions)
 
+    def partitions(self) -> list[answers.OfferedPartition]:
+        """Return what the partitions that this user may use have for jobs."""
+        return answers.parse_partitions(self._table(answers.PARTITIONS, "sinfo"))
+
+    def accounts(self, user: str) -> tuple[str, ...]:
+        """Return the accounts that a user may charge, the default one first."""
+        words = ("show", "user", user, "withassoc", "format=DefaultAccount,Account")
+        return answers.parse_accounts(self._run("sacctmgr", "--noheader", "--parsable2", *words))
+
+    def shares(self, user: str) -> tuple[str, ...]:
+        """Return the accounts in which a user has a share, where the database does not answer."""
+        words = ("--noheader", "--parsable2", f"--users={user}", "--format=Account,User")
+        rows = [line.strip().split("|") for line in self._run("sshare", *words).splitlines()]
+        return tuple(dict.fromkeys(row[0].strip() for row in rows if row[1:] == [user]))
+
     def excluded_nodes(self) -> dict[str, str]:
         """Return the host lists that this user's jobs leave out, by job id."""
         rows = self._table(answers.EXCLUDED, "squeue", "--all", "--array", f"--user={os.getuid()}")

@@ -188,7 +188,7 @@ def launcher_in_text(text: str) -> tuple[Launcher | None, int]:
     for part in parts(code):
         shown = plain[part.start : part.end]
         try:
-            words = shlex.split(shown)[len(keywords(code[part.start : part.end])) :]
+            words = shlex.split(shown.replace("\\\n", " "))[len(keywords(code[part.start : part.end])) :]
             found = launcher_in(words)
         except (ValueError, RecursionError):
             continue
@@ -242,6 +242,19 @@ def _for_submit(launcher: Launcher, before: tuple[str, ...]) -> str:
     elif before and worker and worker[0].endswith(".py"):
         worker = ["python", *worker]
     return line_for_shell((*options, "--", *before, *worker)) if worker or "--module" in options else ""
+
+
+def settings_of(launcher: Launcher) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the settings of a job and the worker that a launcher stands for; no worker: it is not known."""
+    if launcher.name in _STARTS_PROCESSES:  # often of another launcher
+        words = launcher.arguments
+        inner = (launcher_in(words[at:]) for at, word in enumerate(words) if not word.startswith("-"))
+        launcher = next(filter(None, inner), launcher)
+    if launcher.name != _TORCHRUN:
+        return {}, tuple(_script_and_on(launcher.arguments))
+    flags, worker = _of_torchrun(launcher.arguments)
+    pairs = zip(flags[::2], flags[1::2], strict=True)
+    return {flag[2:].replace("-", "_"): value for flag, value in pairs}, tuple(worker)
 
 
 def _script_and_on(words: Sequence[str]) -> list[str]:
