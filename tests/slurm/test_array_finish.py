@@ -113,6 +113,25 @@ def test_only_this_task_is_requeued(tmp_path: Path) -> None:
     assert 0 == read_state(end.paths).requeues
 
 
+@pytest.mark.parametrize(
+    ("entries", "left"),
+    [
+        ((STARTED, ROUND), [Cause.PREEMPTION]),  # the directory did not answer the agent as it left
+        ((STARTED, ROUND, LEFT._replace(cause=Cause.TIME_LIMIT)), [Cause.TIME_LIMIT]),
+        ((STARTED, ROUND, RoundEnded(1, Cause.NODE_LOSS, ("n2",), None)), []),  # by the others, before
+        ((STARTED,), []),
+    ],
+)
+def test_a_preempted_task_whose_agent_left_without_a_word_is_not_a_lost_node(
+    tmp_path: Path, entries: tuple[Entry, ...], left: list[Cause]
+) -> None:
+    """Its batch script records that its node lives, and why it leaves, unless a record tells of it."""
+    end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER], PreemptTime="2026-11-21T20:00:00"))
+    assert ExitCode.REQUEUE == end.finish(*entries).code
+    found = [one.entry for one in read_records(end.paths) if isinstance(one.entry, NodeLeft)]
+    assert [(ME, cause) for cause in left] == [(one.node_id, one.cause) for one in found]
+
+
 def test_a_task_whose_program_asks_nothing_says_what_is_not_known(tmp_path: Path) -> None:
     """The other tasks begin anew, which the program may or may not have saved for; with the lines to add."""
     end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))

@@ -469,5 +469,6 @@ def test_the_end_of_a_task_is_charged_to_its_round() -> None:
     assert 1 == state_of(BEGAN, TASKS, left).used(Cause.PREEMPTION)
     assert member_of(state_of(BEGAN, TASKS, left), TASK) is None
     assert member_of(state_of(BEGAN, TASKS, lost), TASK) is None
+    assert member_of(state_of(BEGAN, TASKS, RunEnded(Decision.HELD, 75, "", None)), TASK) is None
     assert member_of(state, TASK._replace(restart=0)) is None
     assert member_of(state, TASK._replace(task="9_2")) is None

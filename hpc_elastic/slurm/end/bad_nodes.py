@@ -99,7 +99,8 @@ def begin_with_nodes(finish: Finish, say: Say) -> Ended | None:
     for job_ref in _waiting(start, ended):
         keep_off(requeue_of.of(job_ref), slurm, say)
     out = [node for node in again if node in (requeue_of.nodes or ())]
-    if ended is not None or start.chain or not out:
+    is_held = start.task is not None and log.state.ending is not None  # such a task begins nothing, and waits
+    if ended is not None or start.chain or not out or is_held:
         return ended
     _stay_out(finish, out)
     return run_with_nodes(finish.run, log, start, slurm, finish.clock, say)

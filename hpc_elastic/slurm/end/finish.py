@@ -60,6 +60,7 @@ from hpc_elastic.slurm.end.choices import (
 from hpc_elastic.slurm.end.history import earlier_starts, saves_text, short_time_text, with_words
 from hpc_elastic.slurm.end.other_jobs import OtherTasks, Successors, resubmitted
 from hpc_elastic.slurm.end.requeue import HandBack, HandedBack, RequeueOutcome, last_line
+from hpc_elastic.slurm.end.unwritten import goodbye_for
 from hpc_elastic.slurm.run_jobs import job_start
 from hpc_elastic.slurm.run_jobs.job_start import (
     PATIENCE_S,
@@ -79,6 +80,7 @@ from hpc_elastic.store import files
 
 _SLURM = (SlurmCommandError, SlurmNotFoundError)
 _RELAUNCH_PAUSE_S = 2.0
+_BY_SLURM = (Cause.PREEMPTION, Cause.TIME_LIMIT)  # which say nothing against the node of a task
 
 
 class _AnotherJobsError(Exception):
@@ -497,11 +499,15 @@ class _ChoiceExecutor:
 
     def _explain(self, cause: Cause, why: str) -> None:
         """Record the cause of a task's requeue, so that the other agents know that its node lives."""
-        failure = self._facts.launch_failure
+        failure, task = self._facts.launch_failure, self._start.task
         if failure is not None:
             self._stopped(StopKind.FAILED, failure.text)
         elif cause is Cause.AGENT_ERROR and self._facts.is_task:
             self._note_down(why)
+        elif task is not None and cause in _BY_SLURM and self._facts.left is None:
+            left = goodbye_for(self._log.state, task, cause, why)
+            if left is not None:
+                self._write(left)
 
     def _record_requeue(self, cause: Cause, reason: str, signal: str) -> None:
         """Record once that a start of the run goes back to Slurm; one task alone is none of that."""

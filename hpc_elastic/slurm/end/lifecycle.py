@@ -186,7 +186,8 @@ def _running(facts: Facts, asked: Cause | None, budgets: RequeueBudgets) -> Choi
             return choice
         word = facts.left or facts.state.drained
         asked = None if word is None else word.cause
-        if asked is None and facts.srun_exit_code in _LEFT_BY_AGENT:
+        is_warned = facts.job is not None and facts.job.warned
+        if asked is None and facts.srun_exit_code in _LEFT_BY_AGENT and not is_warned:
             return _requeue(facts, Cause.AGENT_ERROR, budgets, "the agent has left this node")
     if asked is None:
         return _without_word(facts, budgets)

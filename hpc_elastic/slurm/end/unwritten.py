@@ -221,17 +221,38 @@ def entries_of(found: Iterable[Unwritten], state: RunState, job_id: str) -> list
 def member_of(state: RunState, start: TaskStart) -> Member | None:
     """Return the agent of an earlier start of a task that is still a member of the running round.
 
+    Of a run that is held each script has recorded the end of its start.
+
     Args:
         state: the run.
         start: of the task.
     """
-    members = () if state.running is None else state.running.members
+    members = () if state.running is None or state.ending is not None else state.running.members
     for member in members:
         known = start_of(member.node_id)
         is_earlier = known is not None and known.task == start.task and known.restart < start.restart
         if is_earlier and member.node_id not in state.left:
             return member
     return None
+
+
+def goodbye_for(state: RunState, start: TaskStart, cause: Cause, why: str) -> NodeLeft | None:
+    """Return the record with which the agent of a start of a task should have left.
+
+    Args:
+        state: the run.
+        start: of the task, which ends now.
+        cause: of the end, by Slurm.
+        why: the same for people.
+
+    Returns:
+        It; None: the agent has left with one, or was in no round that runs.
+    """
+    member = member_of(state, start._replace(restart=start.restart + 1))
+    known = None if member is None else start_of(member.node_id)
+    if member is None or known is None or known.restart != start.restart:
+        return None
+    return NodeLeft(state.epoch, member.node_id, member.node, cause, f"found by its batch script: {why}")
 
 
 def of_task(
