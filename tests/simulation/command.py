@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tests.simulation.broken import BrokenError
+from tests.simulation.endings.array import ARRAY_ENDINGS
 from tests.simulation.endings.mutations import ENDING_MUTATIONS
 from tests.simulation.endings.scenario import ENDINGS
 from tests.simulation.exhaustive import plays, search
@@ -27,7 +28,7 @@ and how to replay it.
 BATCH = 100  # schedules a process does before it reports
 PROGRESS_S = 30.0
 MIXED, ALL_ENDINGS = "mixed", "all endings"  # in place of one kind of world
-WORLD_NAMES = (MIXED, *WORLDS, ALL_ENDINGS, *ENDINGS)
+WORLD_NAMES = (MIXED, *WORLDS, ALL_ENDINGS, *ENDINGS, *ARRAY_ENDINGS)
 
 
 class Options(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any
 from hpc_elastic.record import journal, run_log
 from hpc_elastic.record.state import RunState
 from tests.simulation.array import ArrayScenario
+from tests.simulation.endings.array import ARRAY_ENDINGS, ArrayEndings
 from tests.simulation.endings.scenario import ENDINGS, Endings
 from tests.simulation.faults import USUAL
 from tests.simulation.mount import Weather
@@ -105,7 +106,8 @@ def mixed(seed: int) -> str:
 
 def of_endings(seed: int) -> str:
     """Return the kind of world of endings that a seed stands for."""
-    return list(ENDINGS)[seed % len(ENDINGS)]
+    worlds = [*ENDINGS, *ARRAY_ENDINGS]
+    return worlds[seed % len(worlds)]
 
 
 def simulate(seed: int, world: str, *, is_verbose: bool = False) -> Scenario | Endings:
@@ -154,6 +156,8 @@ def _each_record_taken_once() -> Iterator[None]:
 
 
 def _scenario(seed: int, world: str, *, is_verbose: bool) -> Scenario | Endings:
+    if world in ARRAY_ENDINGS:
+        return ArrayEndings(seed, ARRAY_ENDINGS[world], is_verbose=is_verbose)
     if world in ENDINGS:
         return Endings(seed, ENDINGS[world], is_verbose=is_verbose)
     kind = ArrayScenario if world in ARRAYS else Scenario

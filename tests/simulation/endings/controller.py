@@ -12,8 +12,9 @@ from typing import NamedTuple, Protocol
 
 from hpc_elastic.errors import SlurmCommandError
 from hpc_elastic.ids import Env
-from hpc_elastic.slurm.client.answers import ListedNode, LostNodeState, PastStart
+from hpc_elastic.slurm.client.answers import ListedNode, LostNodeState, PastStart, SlurmTask
 from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.client.parse import job_state
 from tests.simulation.world import WALL_S, World
 
 ASK_S = (0.02, 0.3)  # how long a command of Slurm takes [s]
@@ -88,7 +89,13 @@ class Job:
         self.end_time: float | None = None
         self.rows: list[PastStart] = []
         self.gone: set[str] = set()  # nodes that Slurm has given up in this start
+        self.free_at = 0.0  # its nodes are those of its last processes until then
         self.processes: Processes | None = None
+
+    @property
+    def number(self) -> str:
+        """Its number; a task of an array has one of its own."""
+        return self.ref.replace("_", "")
 
     @property
     def in_grace(self) -> bool:
@@ -100,12 +107,17 @@ class Job:
         """Whether Slurm does nothing more with it."""
         return self.word not in ("PENDING", "RUNNING", "COMPLETING")
 
+    def _place_in_array(self) -> dict[str, str]:
+        array, _, index = self.ref.partition("_")
+        return {"ArrayJobId": array, "ArrayTaskId": index} if index else {}
+
     def fields(self) -> dict[str, str]:
         """Return what ``scontrol show job`` has of it."""
         left = [name for name in self.nodes if name not in self.gone]
         number = self.size if self.word == "PENDING" else len(left)
         return {
             "JobId": self.ref,
+            **self._place_in_array(),
             "JobState": self.word,
             "Reason": "JobHeldUser" if self.is_held else self.reason,
             "Restarts": str(self.restarts),
@@ -148,6 +160,8 @@ class Controller:
         self.jobs: dict[str, Job] = {}
         self.away_until = -1.0
         self.back_at: dict[str, float] = {}  # when nodes that were lost have started anew
+        self.nodes: tuple[str, ...] = NODES
+        self.has_own_nodes = False  # no two jobs that run have the same node
         self._write = write
         self._make = make
 
@@ -173,7 +187,12 @@ class Controller:
         if job.after is not None and not job.after.is_over:
             self.world.at(self.world.now + DELAY_S, lambda: self._start(job, restart))
             return
-        nodes = tuple(name for name in NODES if name not in job.excluded)[: job.size]
+        may_have = [name for name in self.nodes if name not in job.excluded]
+        taken = self._taken()
+        nodes = tuple(name for name in may_have if name not in taken)[: job.size]
+        if len(nodes) < job.size <= len(may_have):
+            self.world.at(self.world.now + DELAY_S, lambda: self._start(job, restart))
+            return
         if len(nodes) < job.size:
             self.world.tell(f"job {job.ref} waits: only {len(nodes)} nodes are not left out")
             return
@@ -184,6 +203,13 @@ class Controller:
         self.world.tell(f"Slurm starts job {job.ref}, restart {job.restarts}")
         self.world.counts["starts"] += 1
         job.processes.begin()
+
+    def _taken(self) -> set[str]:
+        if not self.has_own_nodes:
+            return set()
+        now, used = self.world.now, ("RUNNING", "COMPLETING")
+        having = (job for job in self.jobs.values() if job.word in used or now < job.free_at)
+        return {name for job in having for name in job.nodes}
 
     # the ends of a start
 
@@ -215,10 +241,8 @@ class Controller:
         if job.word != "RUNNING" or processes is None:
             return
         if due_to:
-            who = (
-                f"slurmstepd: error: *** JOB {job.ref} ON {job.nodes[0]} CANCELLED AT {_date(self.world.now)}"
-            )
-            self._write(job, f"{who} DUE TO {due_to} ***")
+            who = f"*** JOB {job.number} ON {job.nodes[0]} CANCELLED AT {_date(self.world.now)}"
+            self._write(job, f"slurmstepd: error: {who} DUE TO {due_to} ***")
         if word == "PREEMPTED":
             job.preempt_time = self.world.now if job.preempt_time is None else job.preempt_time
             job.end_time = self.world.now
@@ -243,6 +267,7 @@ class Controller:
         if not self.site.keeps_preempt_time:
             job.preempt_time = None
         restart, wait_s = job.restarts, self.site.kill_wait_s + DELAY_S
+        job.free_at = self.world.now + wait_s
         self.world.at(self.world.now + wait_s, lambda: self._start(job, restart))
 
     def lose_nodes(self, job: Job) -> None:
@@ -308,6 +333,10 @@ class Controller:
             self.world.at(self.world.now + self.site.kill_wait_s, processes.kill)
         self._put_back(job, is_held=hold)
 
+    def tasks(self, array: str) -> list[Job]:
+        """Return the tasks of an array."""
+        return [job for job in self.jobs.values() if job.ref.startswith(f"{array}_")]
+
     def past_starts(self, job: Job) -> list[PastStart]:
         """Return what sacct prints.
 
@@ -359,6 +388,28 @@ class SimulatedSlurm(Slurm):
         """Return the fields of a job."""
         job = self._job(job_ref)
         return None if job is None else job.fields()
+
+    def show_tasks(self, array: str) -> list[dict[str, str]]:
+        """Return the fields of each task of an array."""
+        self._job("")
+        return [job.fields() for job in self._controller.tasks(array)]
+
+    def array_tasks(self, token: str, array: str) -> list[SlurmTask]:  # noqa: ARG002 - there is one array
+        """Return the tasks of an array that are not over."""
+        self._job("")
+        return [
+            SlurmTask(array, int(job.ref.partition("_")[2]), job_state(job.word), reason=job.reason)
+            for job in self._controller.tasks(array)
+            if not job.is_over
+        ]
+
+    def cancel_waiting(self, job_ref: str) -> None:
+        """Take the tasks of an array out of the queue that wait."""
+        self._job("")
+        self._tell("cancel those that wait of", job_ref)
+        for job in self._controller.tasks(job_ref):
+            if job.word == "PENDING":
+                job.word = "CANCELLED"
 
     def show_config(self) -> str:
         """Return the settings of the cluster; by these jobs are requeued by who cares for them."""
@@ -417,7 +468,7 @@ class SimulatedSlurm(Slurm):
 
     def nodes(self, partitions: str | None) -> list[ListedNode]:  # noqa: ARG002 - there is one
         """Return all nodes of the cluster; those that were lost are back."""
-        return [ListedNode(name, "idle") for name in NODES]
+        return [ListedNode(name, "idle") for name in self._controller.nodes]
 
     def node_states(self, names: Sequence[str], job_ref: str | None) -> dict[str, LostNodeState]:  # noqa: ARG002
         """Return since when nodes are up; those that were lost are back."""

@@ -13,6 +13,7 @@ _LIFECYCLE = "hpc_elastic.slurm.end.lifecycle"
 _CHOICES = "hpc_elastic.slurm.end.choices"
 _UNWRITTEN = "hpc_elastic.slurm.end.unwritten"
 _STATE = "hpc_elastic.record.state"
+_ARRAYS = ("array endings losses", "array endings preempted", "array endings in finish", "array endings")
 _MIXED = ("endings losses", "endings preempted", "endings")
 
 ENDING_MUTATIONS = (
@@ -234,5 +235,52 @@ ENDING_MUTATIONS = (
             ),
         ),
         ("endings", "endings rough"),
+    ),
+    Mutation(
+        "the next start of a task charges nothing",
+        (Change(f"{_BEGIN}:_charge_task", "if member is None:", "if True:"),),
+        _ARRAYS,
+    ),
+    Mutation(
+        "a task of a run that is held is charged as it begins again",
+        (Change(f"{_UNWRITTEN}:member_of", " or state.ending is not None", ""),),
+        _ARRAYS,
+    ),
+    Mutation(
+        "a start of a task begins though a budget of the run is exceeded",
+        (Change(f"{_LIFECYCLE}:before_start", "if has_ended(facts.state) or", "if facts.is_task or"),),
+        _ARRAYS,
+    ),
+    Mutation(
+        "a task is started more often than max_requeues allows",
+        (
+            Change(
+                f"{_LIFECYCLE}:before_start",
+                "facts.requeues > budgets.max_requeues",
+                "False",
+            ),
+        ),
+        _ARRAYS,
+    ),
+    Mutation(
+        "the words of Slurm about a task are those of its first start",
+        (Change(f"{_UNWRITTEN}:of_task", "row = told.accounted[restart]", "row = told.accounted[0]"),),
+        _ARRAYS,
+    ),
+    Mutation(
+        "a preempted task whose agent could not say so leaves without a record",
+        (Change(f"{_FINISH}:_ChoiceExecutor._explain", "if left is not None:", "if False:"),),
+        ("array endings rough",),
+    ),
+    Mutation(
+        "finish of a task takes the others out of the queue",
+        (
+            Change(
+                f"{_FINISH}:Finish._carry_out",
+                "if has_ended(ended.state) and not self.other_job(ended.state):",
+                "if True:",
+            ),
+        ),
+        _ARRAYS,
     ),
 )

@@ -45,10 +45,10 @@ class Place:
             for name in os.listdir(directory):
                 os.unlink(os.path.join(directory, name))
 
-    def describe(self, nodes: int) -> None:
+    def describe(self, nodes: str) -> None:
         """Store the job spec, as far as it matters here."""
         with open(self.paths.job, "w") as file:
-            json.dump({"format": 1, "spec": {"nodes": str(nodes)}}, file)
+            json.dump({"format": 1, "spec": {"nodes": nodes}}, file)
 
     def describe_chain(self, jobs: Sequence[str]) -> None:
         """Store the ids of the jobs of a chain."""

@@ -57,6 +57,9 @@ class Endings:
         is_verbose: as in `Scenario`; the story is always whole.
     """
 
+    most_starts = MOST_STARTS
+    most_s = MOST_S
+
     def __init__(self, seed: int, chances: EndingChances, *, is_verbose: bool = False) -> None:
         self.world = World(seed, is_verbose=is_verbose)
         self.world.on_turn = self._check_turn
@@ -73,17 +76,20 @@ class Endings:
             keeps_preempt_time=dice.random() < 0.7,
         )
         self.size = dice.choice((1, 1, 2))
-        self.place.describe(self.size)
+        self.place.describe(str(self.size))
         if chances.chain:
             self.place.describe_chain(CHAIN[: chances.chain])
         saves = dice.random() < chances.saves
         self.saves_after_s = (1.0, 5.0) if saves else (1e9, 1e9)
         self.save_takes_s = dice.choice(((0.1, 1.0), (1.0, 12.0)))
         self.controller = Controller(self.world, self.site, self._write, self._make)
-        self.truth = Truth(self)
+        self.truth = self._truth()
         self._starts: dict[str, list[JobStart]] = {}
         self._number = 0  # of all starts
         self._process_of: dict[Node, JobStart] = {}  # that of agents, by their threads
+
+    def _truth(self) -> Truth:
+        return Truth(self)
 
     def _budgets(self) -> RequeueBudgets:
         dice = self.world.random
@@ -132,9 +138,9 @@ class Endings:
         self._process_of[node] = start
 
     def _goes_on(self) -> bool:
-        if self.world.now > MOST_S:
+        if self.world.now > self.most_s:
             raise BrokenError("liveness", f"the run goes on after {self.world.now:.0f} s")
-        return self._number <= MOST_STARTS
+        return self._number <= self.most_starts
 
     def _begin(self) -> None:
         world, dice = self.world, self.world.random
@@ -151,8 +157,13 @@ class Endings:
             at = dice.uniform(0.0, dice.choice((2.0, 20.0)))
             world.at(at, lambda: self.controller.submit(other))
         if dice.random() < self.chances.away:
-            since = dice.uniform(0.0, 30.0)
-            world.at(since, lambda: setattr(self.controller, "away_until", since + dice.uniform(5.0, 60.0)))
+            self._goes_away()
+
+    def _goes_away(self) -> None:
+        """Have Slurm not answer for a while."""
+        dice = self.world.random
+        since = dice.uniform(0.0, 30.0)
+        self.world.at(since, lambda: setattr(self.controller, "away_until", since + dice.uniform(5.0, 60.0)))
 
     # hooks of the controller
 
@@ -162,7 +173,7 @@ class Endings:
     def _make(self, job: Job) -> JobStart:
         if not self.site.keeps_log:
             self.place.lose_log(job.ref)
-        start, line = JobStart(self, job, 0), self._starts.setdefault(job.line, [])
+        start, line = self._new_start(job), self._starts.setdefault(job.line, [])
         start.index = len(line)
         line.append(start)
         self._number += 1
@@ -170,6 +181,9 @@ class Endings:
         start.on_finish = self._finish_begins
         self._plan(start)
         return start
+
+    def _new_start(self, job: Job) -> JobStart:
+        return JobStart(self, job, 0)
 
     def _check_turn(self, node: Node) -> None:
         if node.error is not None:
@@ -281,7 +295,7 @@ class Endings:
 
     def stop(self, start: JobStart) -> None:
         """The user has the run save and stop."""
-        if start.job.line != self.truth.owner:
+        if not self.truth.has_run(start):
             return
         node = self.world.new_node("login")
         log = start.log(node, Role.SCRIPT, is_member=False)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.errors import HpcElasticError, RunDirError, StoreError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.meet.rules import MeetingSettings, refuse_stranger, sizes_text
+from hpc_elastic.record.array_task import TaskStart
 from hpc_elastic.record.journal import (
     AfterDrain,
     Asked,
@@ -75,11 +76,17 @@ class JobStart:
         submission: number of its submission.
 
     Attributes:
+        noun: of which it is a start.
         causes: what has ended it, or may have; the simulation knows that.
         began_from: step that its workers began from; None: none have run.
         is_disturbed: somebody was killed or refused who would have had the job go on.
         ends_in: called when `finish` begins in it.
     """
+
+    noun = "job"
+    relaunch = 0  # of the agents
+    has_gone = False  # its agent has left without a word, as the directory did not answer
+    has_looked = False  # at the ends of earlier starts
 
     def __init__(self, run: Endings, job: Job, submission: int) -> None:
         self.run = run
@@ -87,6 +94,7 @@ class JobStart:
         self.restart = job.restarts
         self.submission = submission
         self.index = 0  # of the starts of its job, or of its chain
+        self.born_at = run.world.now
         self.causes: set[Cause] = set()
         self.began_from: int | None = None
         self.is_disturbed = False
@@ -107,11 +115,11 @@ class JobStart:
         self._listens = False  # the agents have their handlers
         self.signals = 0  # that have come to the agents of this srun
         self._agents_code = 0
-        self._works = False  # a round has begun
+        self.works = False  # a round has begun
         self._script_died_at: float | None = None
         self.threads: list[Node] = []  # of the agents
         self._mounts: list[Mount] = []
-        self._stalled_until = 0.0
+        self.stalled = (0.0, 0.0)  # the shared directory is out of reach: since when, and until when [s]
         self.script = run.world.new_node(f"{job.ref}.{self.restart}")
         self.agents: Node | None = None
 
@@ -119,6 +127,15 @@ class JobStart:
     def name(self) -> str:
         """Job and restart count."""
         return f"job {self.job.ref}, start {self.restart}"
+
+    @property
+    def agents_name(self) -> str:
+        """Name of the program that is its agents."""
+        return f"{self.job.nodes[0]} ({self.name})"
+
+    def task(self, relaunch: int) -> TaskStart | None:  # noqa: ARG002 - a job is none
+        """Return the start of a task of an array that it is; None: it is that of a job."""
+        return None
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -133,7 +150,7 @@ class JobStart:
     def stall(self, seconds: float) -> None:
         """Have the shared directory answer none of its processes for a while [s]."""
         self.is_disturbed = True
-        self._stalled_until = self.run.world.now + seconds
+        self.stalled = (self.run.world.now, self.run.world.now + seconds)
         for mount in self._mounts:
             mount.stall(seconds, is_soft=False)
 
@@ -189,7 +206,7 @@ class JobStart:
 
     def kill_script(self) -> None:
         """Kill the script alone, and what it runs; without agents that listen nobody is left."""
-        self.is_disturbed |= self.agents is None or self.agents.is_over or not self._works
+        self.is_disturbed |= self.agents is None or self.agents.is_over or not self.works
         self._script_died_at = self.run.world.now
         self.script.kill()
 
@@ -222,12 +239,13 @@ class JobStart:
 
     def _begin_again(self) -> Ended | None:
         self.run.place.write(
-            self.job.ref, f"[12:00:00] hpc_elastic finish: {mark_text(self.restart, 'job', self.job.ref)}"
+            self.job.ref, f"[12:00:00] hpc_elastic finish: {mark_text(self.restart, self.noun, self.job.ref)}"
         )
         self.on_finish(self)
         try:
             finish = self._finish_of(self.script, Epoch(*self.key, 0), 0)
             ended = begin_with_nodes(finish, self._say)
+            self.has_looked = True
         except HpcElasticError as error:
             self.run.world.tell(f"{self.name}: earlier starts are not looked at: {error}")
             ended = None
@@ -245,6 +263,19 @@ class JobStart:
     def _run(self, finish: Finish) -> Ended:
         start, slurm, clock = finish.start, finish.slurm, finish.clock
         return run_with_nodes(finish.run, finish.log, start, slurm, clock, self._say)
+
+    def finish_in_its_place(self, node: Node, epoch: Epoch) -> None:
+        """Do for the batch script, which is gone, what it would have done."""
+        finish = self._finish_of(node, epoch, 0)
+        finish.budgets = finish.budgets._replace(max_relaunch=0)
+        self._run(finish)
+
+    def why_it_ends(self, node: Node) -> Standing:
+        """Ask Slurm until it answers."""
+        while True:
+            with suppress(HpcElasticError):
+                return standing(look(self.slurm(), self.job.ref), self.restart)
+            node.wait(1.0)
 
     def _finish_of(self, node: Node, epoch: Epoch, code: int, failure: SetupFailure | None = None) -> Finish:
         """Return the real thing, with the simulated store and Slurm.
@@ -265,39 +296,45 @@ class JobStart:
             srun_exit_code=code,
             is_submitted=True,
             launch_failure=failure,
+            task=self.task(epoch.relaunch),
             chain=run.chances.chain,
             run_id=RUN_ID,
             node_list=",".join(self.job.nodes),
         )
-        finish = Finish(start, run.budgets, self._slurm(), node, self._say)
+        finish = Finish(start, run.budgets, self.slurm(), node, self._say)
         finish.log = self.log(node, Role.SCRIPT, is_member=False)
         return finish
 
     def _say(self, text: str) -> None:
         self.run.world.tell(f"{self.name}: ", text)
 
-    def _slurm(self) -> SimulatedSlurm:
+    def slurm(self) -> SimulatedSlurm:
+        """Return the commands of Slurm for one of its processes."""
         return SimulatedSlurm(
             self.run.controller,
             lambda what, ref: self.run.truth.commanded(self, what, ref),
             self.run.place.ledger,
         )
 
+    def mount(self, node: Node) -> Mount:
+        """Return the way of one of its processes to the shared directory."""
+        mount = Mount(node, self.run.weather, self.run.truth.observer(self))
+        mount.stalled_until = self.stalled[1]
+        self._mounts.append(mount)
+        return mount
+
     def log(self, node: Node, role: Role, *, is_member: bool) -> RunLog:
         """Return the journal as one of its processes, or of its user's, sees it."""
-        mount = Mount(node, self.run.weather, self.run.truth.observer(self))
-        mount.stalled_until = self._stalled_until
-        self._mounts.append(mount)
-        log = RunLog(mount, node, node.name, SimulatedLock(self.run.lock, node), role)
+        log = RunLog(self.mount(node), node, node.name, SimulatedLock(self.run.lock, node), role)
         log.is_member = is_member
         return log
 
     def _srun(self, relaunch: int) -> int:
         """Start the agents and wait for them; return their exit code."""
         self.run.truth.agents_begin(self)
-        agents = self.run.world.new_node(f"{self.job.nodes[0]} ({self.name})")
+        agents = self.run.world.new_node(self.agents_name)
         self.agents, self._listens, self.signals, self._agents_code = agents, False, 0, 0
-        self._works = False
+        self.works, self.relaunch = False, relaunch
         self.run.agents_begin(self, agents)
         agents.start(lambda: self._agents(agents, relaunch))
         while not agents.is_over:
@@ -309,13 +346,20 @@ class JobStart:
     def _agents(self, node: Node, relaunch: int) -> None:
         node.wait(self.run.world.random.uniform(0.3, 2.0))  # until they have their handlers
         self._listens = True
-        agents = Agents(self, node, relaunch)
         try:
-            self._agents_code = agents.run()
+            self._agents_code = self.run_agents(node, relaunch)
         except RunDirError as error:
             self.run.world.tell(f"{self.name}: refused: {error.message}")
             self._agents_code = ExitCode.USAGE
         self._end_threads()
+
+    def run_agents(self, node: Node, relaunch: int) -> int:
+        """Run the agents; return the exit code of srun.
+
+        Raises:
+            RunDirError: the run is another job's.
+        """
+        return Agents(self, node, relaunch).run()
 
 
 class Agents:
@@ -338,7 +382,7 @@ class Agents:
         self._notices: list[Notice] = []
         self._busy_since: float | None = None
         place = JobPlace(start.run.place.paths, start.job.ref, start.restart, start.job.nodes, None)
-        self._watch = JobWatch(place, WatchOptions(), start._slurm(), ProcessClock(node), self)
+        self._watch = JobWatch(place, WatchOptions(), start.slurm(), ProcessClock(node), self)
 
     # hpc_elastic.slurm.watch.job_watch.Loop
 
@@ -372,7 +416,7 @@ class Agents:
             return self._drain(1)
         state = self._meet()
         self.start.run.place.write(self.start.job.ref, "rank 0 trains")
-        self.start._works = True
+        self.start.works = True
         self._watch.begin(is_first=True)
         return self._work(state)
 
@@ -493,19 +537,10 @@ class Agents:
 
     def _in_place_of_the_script(self) -> None:
         """Finish the start where the batch script is gone, as `hpc_elastic.slurm.end.batch_host` does."""
-        start, slurm, ref = self.start, self.start._slurm(), self.start.job.ref
+        start, slurm, ref = self.start, self.start.slurm(), self.start.job.ref
         if start.lost_node == start.nodes[0]:
             clock = ProcessClock(self.node)
             wait_until_removed(slurm, ref, start.lost_node, clock, handled=lambda: False, pause_s=1.0)
-        elif self._why_it_ends(slurm) is not Standing.SCRIPT_DIED:
+        elif start.why_it_ends(self.node) is not Standing.SCRIPT_DIED:
             return
-        finish = start._finish_of(self.node, self.epoch, 0)
-        finish.budgets = finish.budgets._replace(max_relaunch=0)
-        start._run(finish)
-
-    def _why_it_ends(self, slurm: SimulatedSlurm) -> Standing:
-        """Ask Slurm until it answers."""
-        while True:
-            with suppress(HpcElasticError):
-                return standing(look(slurm, self.start.job.ref), self.start.restart)
-            self.node.wait(1.0)
+        start.finish_in_its_place(self.node, self.epoch)

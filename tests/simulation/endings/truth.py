@@ -94,6 +94,10 @@ class Truth:
 
     # the owner
 
+    def has_run(self, start: JobStart) -> bool:
+        """Tell whether the run is that of the job of a start."""
+        return start.job.line == self.owner
+
     def commanded(self, start: JobStart, what: str, job_ref: str) -> None:
         """Note a command to Slurm that changes a job."""
         self.run.world.tell(f"{start.name}: {what} {job_ref}")
