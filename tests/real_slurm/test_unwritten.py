@@ -37,10 +37,11 @@ def test_a_second_job_of_one_script_does_nothing(cluster: Cluster) -> None:
     refuse_a_second_job(cluster, run)
 
 
-def test_a_worker_without_a_program_ends_the_job_at_once(cluster: Cluster) -> None:
+@pytest.mark.parametrize("mode", ["step", "array"])
+def test_a_worker_without_a_program_ends_the_job_at_once(cluster: Cluster, mode: str) -> None:
     """Its exit code, 127, is that of a finish that cannot be run, and none of its own; the log names it."""
-    run = submit(cluster, (*ONE, "--max-restarts", "0"), CANNOT_RUN)
-    end_with_a_program_that_is_not_there(cluster, run)
+    run = submit(cluster, (*ONE, "--mode", mode, "--max-restarts", "0"), CANNOT_RUN)
+    end_with_a_program_that_is_not_there(cluster, run, is_array=mode == "array")
 
 
 @pytest.mark.parametrize("nodes", ["1", "2"])
@@ -62,10 +63,11 @@ def test_an_expedited_requeue_is_counted_as_any_other(
     assert "Yes" == run.job()["ExpeditedRequeue"]
 
 
-def test_a_run_with_one_start_has_no_other(cluster: Cluster) -> None:
+@pytest.mark.parametrize("mode", ["step", "array"])
+def test_a_run_with_one_start_has_no_other(cluster: Cluster, mode: str) -> None:
     """Slurm was told not to requeue it, so the loss of its node ends it."""
-    run = submit(cluster, (*ONE, *ONE_START), plain(cluster, *SLOW, steps=4000))
-    lose_the_node_of_a_run_with_one_start(cluster, run)
+    run = submit(cluster, (*ONE, "--mode", mode, *ONE_START), plain(cluster, *SLOW, steps=4000))
+    lose_the_node_of_a_run_with_one_start(cluster, run, is_array=mode == "array")
 
 
 @pytest.mark.parametrize("kill_wait", [5, 30])
@@ -80,10 +82,11 @@ def test_preemptions_that_may_kill_the_script_are_counted(
     preempt_unheard(cluster, run, run.job_id if mode == "step" else f"{run.job_id}_0")
 
 
-def test_a_preemption_before_the_agents_listen_starts_nothing(cluster: Cluster) -> None:
+@pytest.mark.parametrize("mode", ["step", "array"])
+def test_a_preemption_before_the_agents_listen_starts_nothing(cluster: Cluster, mode: str) -> None:
     """The job goes back to the queue as preempted, and no agent is started in its grace."""
-    run = submit(cluster, ONE, plain(cluster, *SLOW, steps=200))
-    preempt_before_the_agents_listen(cluster, run)
+    run = submit(cluster, (*ONE, "--mode", mode), plain(cluster, *SLOW, steps=200))
+    preempt_before_the_agents_listen(cluster, run, is_array=mode == "array")
 
 
 def test_the_loss_of_a_job_of_a_chain_is_counted_by_the_next_one(cluster: Cluster) -> None:

@@ -9,6 +9,7 @@ from hpc_elastic.record.journal import (
     Cause,
     Decision,
     EpochStarted,
+    NodeLeft,
     NodeUnfit,
     Requeued,
     RoundEnded,
@@ -51,18 +52,20 @@ def refuse_a_second_job(cluster: Cluster, run: Run) -> None:
     assert 1 == len(run.entries(RoundFormed))
 
 
-def end_with_a_program_that_is_not_there(cluster: Cluster, run: Run) -> None:
+def end_with_a_program_that_is_not_there(cluster: Cluster, run: Run, *, is_array: bool = False) -> None:
     """See a run end whose workers have no program to run; its script does not take that for its own trouble.
 
     Args:
         cluster: of the run.
         run: its workers end with 127.
+        is_array: the run is an array of one task.
     """
+    job = f"{run.job_id}_0" if is_array else run.job_id
     ended = run.wait_ending().ending
     assert ended is not None
     assert (Decision.FAILED, 127) == (ended.decision, ended.exit_code)
-    cluster.wait_for(lambda: run.job().get("JobState") == "FAILED", 60, "the job to leave the queue")
-    assert "127:0" == run.job()["ExitCode"]
+    cluster.wait_for(lambda: cluster.job(job).get("JobState") == "FAILED", 60, "the job to leave the queue")
+    assert "127:0" == cluster.job(job)["ExitCode"]
     log = run.log()
     assert "command not found: no-such-program, looked for in PATH" in log
     assert "finish cannot be run" not in log
@@ -179,24 +182,27 @@ def lose_a_job_of_a_chain(cluster: Cluster, run: Run) -> None:
     assert run.entries(RoundFormed)[-1].checkpoint.step >= 20
 
 
-def lose_the_node_of_a_run_with_one_start(cluster: Cluster, run: Run) -> None:
+def lose_the_node_of_a_run_with_one_start(cluster: Cluster, run: Run, *, is_array: bool = False) -> None:
     """Power the node of a run off that is to be requeued never; Slurm does not start it again, either.
 
     Args:
         cluster: of the run.
         run: was submitted with `ONE_START`.
+        is_array: the run is an array of one task.
     """
+    name = f"{run.job_id}_0" if is_array else run.job_id
     run.wait_round(1)
-    node = run.job()["NodeList"]
+    node = cluster.job(name)["NodeList"]
     cluster.crash(node)
     run.wait_gone(90)
     cluster.boot(node)
-    assert ("NODE_FAIL", "0", "0") == tuple(run.job()[name] for name in ("JobState", "Restarts", "Requeue"))
+    job = cluster.job(name)
+    assert ("NODE_FAIL", "0", "0") == (job["JobState"], job["Restarts"], job["Requeue"])
     assert 1 == len(run.entries(EpochStarted))
     assert [] == run.entries(Requeued)
 
 
-def preempt_before_the_agents_listen(cluster: Cluster, run: Run) -> None:
+def preempt_before_the_agents_listen(cluster: Cluster, run: Run, *, is_array: bool = False) -> None:
     """Preempt a run as soon as its job runs: its signal ends the agents, or they hear it as they begin.
 
     Either way nothing is started in the grace, and the run comes back.
@@ -204,13 +210,18 @@ def preempt_before_the_agents_listen(cluster: Cluster, run: Run) -> None:
     Args:
         cluster: with a grace time.
         run: was submitted just now.
+        is_array: the run is an array of one task, whose end its agent records if it came to listen.
     """
-    cluster.wait_state(run.job_id, "RUNNING")
+    job = f"{run.job_id}_0" if is_array else run.job_id
+    cluster.wait_state(job, "RUNNING")
     high = cluster.submit_high(len(cluster.node_names))
-    cluster.wait_for(partial(_has_restarted, cluster, run.job_id, "1"), 90, "the requeue")
-    assert "start the agents again" not in run.log()
+    cluster.wait_for(partial(_has_restarted, cluster, job, "1"), 90, "the requeue")
+    assert "again (1 of 3)" not in run.log()
     cluster.as_root("scancel", high)
     run.wait_round(1, 90)
-    assert [Cause.PREEMPTION] == [entry.cause for entry in run.entries(Requeued)]
+    causes = {entry.cause for entry in run.entries(NodeLeft if is_array else Requeued)}
+    assert causes == {Cause.PREEMPTION} or (is_array and not causes)
     assert not any(entry.epoch.relaunch for entry in run.entries(EpochStarted))
+    members = [member for formed in run.entries(RoundFormed) for member in formed.members]
+    assert all(member.node_id.endswith("-0") for member in members if is_array)  # none was started again
     run.wait_ending()

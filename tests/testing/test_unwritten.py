@@ -39,10 +39,11 @@ def test_a_second_job_of_one_script_does_nothing(cluster: Any) -> None:
     refuse_a_second_job(cluster, run)
 
 
-def test_a_worker_without_a_program_ends_the_job_at_once(cluster: Any) -> None:
+@pytest.mark.parametrize("mode", ["step", "array"])
+def test_a_worker_without_a_program_ends_the_job_at_once(cluster: Any, mode: str) -> None:
     """Its exit code, 127, is that of a finish that cannot be run, and none of its own; the log names it."""
-    run = submit(cluster, (*ONE, "--max-restarts", "0"), CANNOT_RUN)
-    end_with_a_program_that_is_not_there(cluster, run)
+    run = submit(cluster, (*ONE, "--mode", mode, "--max-restarts", "0"), CANNOT_RUN)
+    end_with_a_program_that_is_not_there(cluster, run, is_array=mode == "array")
 
 
 def test_nodes_that_are_lost_with_everybody_on_them_are_counted(cluster: Any) -> None:
@@ -51,10 +52,13 @@ def test_nodes_that_are_lost_with_everybody_on_them_are_counted(cluster: Any) ->
     lose_all_nodes_again_and_again(cluster, run)
 
 
-def test_a_run_with_one_start_has_no_other(cluster: Any) -> None:
+@pytest.mark.parametrize("mode", ["step", "array"])
+def test_a_run_with_one_start_has_no_other(cluster: Any, mode: str) -> None:
     """Slurm was told not to requeue it, so the loss of its node ends it."""
-    run = submit(cluster, (*ONE, *ONE_START), plain(cluster, "--step-time", "0.03", steps=4000))
-    lose_the_node_of_a_run_with_one_start(cluster, run)
+    run = submit(
+        cluster, (*ONE, "--mode", mode, *ONE_START), plain(cluster, "--step-time", "0.03", steps=4000)
+    )
+    lose_the_node_of_a_run_with_one_start(cluster, run, is_array=mode == "array")
 
 
 def test_the_loss_of_a_job_of_a_chain_is_counted_by_the_next_one(cluster: Any) -> None:
@@ -63,10 +67,11 @@ def test_the_loss_of_a_job_of_a_chain_is_counted_by_the_next_one(cluster: Any) -
     lose_a_job_of_a_chain(cluster, run)
 
 
-def test_a_preemption_before_the_agents_listen_starts_nothing(cluster: Any) -> None:
+@pytest.mark.parametrize("mode", ["step", "array"])
+def test_a_preemption_before_the_agents_listen_starts_nothing(cluster: Any, mode: str) -> None:
     """The job goes back to the queue as preempted, and no agent is started in its grace."""
-    run = submit(cluster, ONE, plain(cluster, "--step-time", "0.05", steps=200))
-    preempt_before_the_agents_listen(cluster, run)
+    run = submit(cluster, (*ONE, "--mode", mode), plain(cluster, "--step-time", "0.05", steps=200))
+    preempt_before_the_agents_listen(cluster, run, is_array=mode == "array")
 
 
 def test_a_task_that_is_lost_with_its_node_each_time_is_counted(cluster: Any) -> None:
