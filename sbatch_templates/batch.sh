@@ -5,18 +5,19 @@
 # and runs its text only if the text has the checksum that the script was made with. The functions run in the
 # batch script's own shell, on the first node of the job, except for those of the last section.
 #
-# The job script sets `elastic` (the command of hpc_elastic), `agent` and `finish` (the flags of `hpc-elastic
-# run` and `hpc-elastic finish`). It uses `nodes` (the number of nodes for srun), `task` (what srun runs on
-# each node), `epilog` (what Slurm runs there afterwards; empty: nothing) and `again` (not empty: this is a
-# further srun), which are set here.
+# The job script sets `_he_elastic` (the command of hpc_elastic), `_he_agent` and `_he_finish` (the flags of
+# `hpc-elastic run` and `hpc-elastic finish`). It uses `_he_nodes` (the number of nodes for srun), `_he_task`
+# (what srun runs on each node), `_he_epilog` (what Slurm runs there afterwards; empty: nothing) and `_he_again`
+# (not empty: this is a further srun), which are set here. The variables of the shell of a job are called so:
+# bash exports what is assigned to a name of the environment, and the workers' own `nodes` would be lost.
 # shellcheck disable=SC2034,SC2154
 
-signals=(TERM INT HUP USR1 USR2)  # those that Slurm and people send to a batch script
-beats=''
-watcher=''  # these two: the processes beside this one
-again=''
-part=.  # where the records of this job are, below the run directory
-heard=''  # not empty: SIGTERM has come, so that Slurm may be ending this job
+_he_signals=(TERM INT HUP USR1 USR2)  # those that Slurm and people send to a batch script
+_he_beats=''
+_he_watcher=''  # these two: the processes beside this one
+_he_again=''
+_he_part=.  # where the records of this job are, below the run directory
+_he_heard=''  # not empty: SIGTERM has come, so that Slurm may be ending this job
 
 # --- The beginning of the job -------------------------------------------------------------------------------
 
@@ -28,7 +29,7 @@ begin_job() {
   listen  # this shell outlives srun, and then decides
   export HPC_ELASTIC_SUBMISSION=${1:-0} HPC_ELASTIC_LINK=${2:-0} HPC_ELASTIC_RELAUNCH=0
   export HPC_ELASTIC_EXPEDITED=${4:-}
-  [ "${3:-0}" = 0 ] || agent+=(--warn-timeout="$3")
+  [ "${3:-0}" = 0 ] || _he_agent+=(--warn-timeout="$3")
   require_run
   [ "${SLURM_RESTART_COUNT:-0} $HPC_ELASTIC_LINK" = '0 0' ] || begin_again
 }
@@ -38,7 +39,7 @@ begin_job() {
 begin_again() {
   local said code
   for _ in 1 2; do  # a signal may come in the moment before it is ignored there
-    said=$(trap '' "${signals[@]}" && exec "${elastic[@]}" finish "${finish[@]}" --begins)
+    said=$(trap '' "${_he_signals[@]}" && exec "${_he_elastic[@]}" finish "${_he_finish[@]}" --begins)
     code=$?
     [ "$code" -gt 128 ] || break
   done
@@ -57,16 +58,16 @@ number_of() {
 
 # Has signals not end this shell. A SIGTERM that comes before srun was not heard by any agent.
 listen() {
-  trap : "${signals[@]}"
-  trap 'heard=TERM' TERM
+  trap : "${_he_signals[@]}"
+  trap '_he_heard=TERM' TERM
 }
 
 # Makes the command `module` on a node whose shells do not have it. A text and no function, since what the
 # files declare has to be global.
 # shellcheck disable=SC2016
-find_modules='
-  for file in /etc/profile.d/modules.sh /etc/profile.d/lmod.sh; do
-    type module > /dev/null 2>&1 || [ ! -r "$file" ] || . "$file" || :
+_he_find_modules='
+  for _he_file in /etc/profile.d/modules.sh /etc/profile.d/lmod.sh; do
+    type module > /dev/null 2>&1 || [ ! -r "$_he_file" ] || . "$_he_file" || :
   done
   type module > /dev/null 2>&1 || no_modules
 '
@@ -130,21 +131,21 @@ not_again() {
 # the number of nodes that finish has printed: it does so for another srun, and where it ends with the code of
 # a worker that is also the shell's for a program that cannot be run.
 run_finish() {
-  local pause code='' nodes
+  local pause code='' _he_nodes
   for pause in 0 5 10 20 40 60 60 60; do
     if [ -n "$code" ]; then
       echo "hpc_elastic: finish cannot be run (exit code $code); again in $pause s" >&2
       sleep "$pause"
     fi
-    nodes=$("${elastic[@]}" finish "${finish[@]}" "$@")
+    _he_nodes=$("${_he_elastic[@]}" finish "${_he_finish[@]}" "$@")
     code=$?
-    nodes=$(number_of "$nodes")
+    _he_nodes=$(number_of "$_he_nodes")
     case $code in
-      126 | 127) [ -n "$nodes" ] || continue ;;
+      126 | 127) [ -n "$_he_nodes" ] || continue ;;
       0 | 75 | 76 | 80) ;;
       *) not_again ;;  # it may have ended by a fault of its own
     esac
-    echo "$nodes"
+    echo "$_he_nodes"
     return "$code"
   done
   not_again
@@ -159,7 +160,7 @@ failed() {
   trap - ERR EXIT
   set +e
   echo "hpc_elastic: $1 failed (exit code $2): $3" >&2
-  trap '' "${signals[@]}"
+  trap '' "${_he_signals[@]}"
   # the line may have a secret in it, and other users see the arguments of processes
   HPC_ELASTIC_LAUNCH_FAILURE=$3 run_finish --launch-failure-in="$1" --launch-failure-code="$2" > /dev/null
   exit "$?"
@@ -169,22 +170,22 @@ failed() {
 # exit code.
 finish_srun() {
   local code
-  [ -z "$watcher" ] || kill -9 "$watcher" 2> /dev/null
-  watcher=''
-  trap '' "${signals[@]}"  # finish inherits that, so Slurm's signals do not kill it
-  nodes=$(run_finish --srun-exit-code="$1" --relaunch="$HPC_ELASTIC_RELAUNCH")
+  [ -z "$_he_watcher" ] || kill -9 "$_he_watcher" 2> /dev/null
+  _he_watcher=''
+  trap '' "${_he_signals[@]}"  # finish inherits that, so Slurm's signals do not kill it
+  _he_nodes=$(run_finish --srun-exit-code="$1" --relaunch="$HPC_ELASTIC_RELAUNCH")
   code=$?
   listen
   [ "$code" -eq 80 ] || exit "$code"
-  heard=''
-  again=yes  # that srun waits for 45 s at most: a node that rebooted can keep the old step alive for ever
+  _he_heard=''
+  _he_again=yes  # that srun waits for 45 s at most: a node that rebooted can keep the old step alive for ever
   return "$code"
 }
 
 # --- A job script of the user's own -------------------------------------------------------------------------
 
 # Those that may be sent to a batch script by --signal=B: or scancel --batch, and end it or are caught by it.
-of_scripts=(HUP INT QUIT ABRT TERM USR1 USR2 URG XCPU)
+_he_of_scripts=(HUP INT QUIT ABRT TERM USR1 USR2 URG XCPU)
 
 # Runs the script, and ends the job as finish says. $1: the checksum of the file. The others: its interpreter,
 # with the argument that its first line has, the file, and the arguments.
@@ -206,7 +207,7 @@ run_script() {
   [ "${words[at]}" = "$file" ] || at=2
   [ "${SLURM_RESTART_COUNT:-0} $HPC_ELASTIC_LINK" != '0 0' ] || begin_again  # a further start has done it
   # the run of a task of an array is in the directory of the array; `finish` has made it
-  [ -z "${SLURM_ARRAY_JOB_ID:-}" ] || part=./tasks/$SLURM_ARRAY_TASK_ID
+  [ -z "${SLURM_ARRAY_JOB_ID:-}" ] || _he_part=./tasks/$SLURM_ARRAY_TASK_ID
   copy_script "$file"
   words[at]=$copy/slurm_script
   [ "$(sha256sum 2> /dev/null < "${words[at]}")" = "$expected  -" ] || {
@@ -215,12 +216,12 @@ run_script() {
   }
   keep_output
   start_beside beat
-  beats=$!
-  [ -z "$heard" ] || end_script "$((128 + 15))"  # SIGTERM has come: Slurm may be ending this job
+  _he_beats=$!
+  [ -z "$_he_heard" ] || end_script "$((128 + 15))"  # SIGTERM has come: Slurm may be ending this job
   exec {news}<> <(:)
   note_signals &
-  watcher=$!
-  for signal in "${of_scripts[@]}"; do
+  _he_watcher=$!
+  for signal in "${_he_of_scripts[@]}"; do
     # shellcheck disable=SC2064
     trap "echo got $signal >&$news" "$signal"
   done
@@ -249,11 +250,11 @@ copy_script() {
 # Runs the script and tells its process and its end; the same signals end this process as little as the first.
 await_script() {
   trap - EXIT
-  trap : "${of_scripts[@]}"
+  trap : "${_he_of_scripts[@]}"
   (
     echo "pid $BASHPID" >&"$news"
     exec {news}>&-
-    trap - "${of_scripts[@]}"  # INT and QUIT, too: a shell has them ignored in the background
+    trap - "${_he_of_scripts[@]}"  # INT and QUIT, too: a shell has them ignored in the background
     restore_environment
     unset HPC_ELASTIC_{RUN_DIR,RUN_ID,SUBMISSION,LINK,RELAUNCH,EXPEDITED}  # agents below it are of other runs
     exec "$@"
@@ -276,7 +277,7 @@ restore_environment() {
 note_signals() {
   local signal
   trap - EXIT
-  for signal in "${of_scripts[@]}"; do
+  for signal in "${_he_of_scripts[@]}"; do
     # shellcheck disable=SC2064
     trap "echo both $signal >&$news" "$signal"
   done
@@ -326,10 +327,10 @@ look_early() {
     before=${looks[-1]}
     ! is_to_begin "$before" || return 0
   fi
-  ( trap '' "${of_scripts[@]}"
+  ( trap '' "${_he_of_scripts[@]}"
     while [ "$before" != 0 ] && kill -0 "$before"; do sleep 0.5; done 2> /dev/null
     sleep 1
-    exec "${elastic[@]}" finish "${finish[@]}" --script-runs
+    exec "${_he_elastic[@]}" finish "${_he_finish[@]}" --script-runs
   ) > /dev/null &
   looks+=("$!")
 }
@@ -339,7 +340,7 @@ is_to_begin() { [ "$(cat "/proc/$1/comm" 2> /dev/null)" = bash ]; }  # $1: a pro
 # Ends the job. $1: the exit code of the script.
 end_script() {
   local code look
-  trap '' "${of_scripts[@]}"  # finish inherits that, so Slurm's signals do not kill it
+  trap '' "${_he_of_scripts[@]}"  # finish inherits that, so Slurm's signals do not kill it
   for look in "${looks[@]}"; do
     ! is_to_begin "$look" || kill -9 "$look"
     wait "$look"
@@ -357,7 +358,7 @@ keep_output() (
   [ "$name" != slurm- ] || name+=$SLURM_JOB_ID
   enter_run 2> /dev/null || return
   exec 2> /dev/null
-  cd -P -- "$part" || return
+  cd -P -- "$_he_part" || return
   link_output 1 "$name.out"
   [ "/proc/$$/fd/1" -ef "/proc/$$/fd/2" ] || link_output 2 "$name-stderr.out"
 )
@@ -379,24 +380,24 @@ link_output() {
 # $1: the installed copy of this file. It is left out where the node does not have it.
 begin_sruns() {
   local functions
-  nodes=$SLURM_JOB_NUM_NODES
-  epilog=$1
-  [ -x "$epilog" ] || epilog=''
+  _he_nodes=$SLURM_JOB_NUM_NODES
+  _he_epilog=$1
+  [ -x "$_he_epilog" ] || _he_epilog=''
   functions=$(declare -f enter_run start_name tell_absent become_agent)
-  task=(/bin/bash -p -c "$functions; become_agent \"\$@\"" bash "$epilog")
+  _he_task=(/bin/bash -p -c "$functions; become_agent \"\$@\"" bash "$_he_epilog")
   start_beside beat
-  beats=$!
+  _he_beats=$!
 }
 
 # --- Processes beside srun ----------------------------------------------------------------------------------
 
 # Starts a function as a process that Slurm's signals do not end; it ends with this script.
 start_beside() {
-  trap '' "${signals[@]}"
+  trap '' "${_he_signals[@]}"
   "$@" &
   disown  # bash does not report its end
   listen
-  trap 'kill -9 $beats $watcher 2> /dev/null' EXIT
+  trap 'kill -9 $_he_beats $_he_watcher 2> /dev/null' EXIT
 }
 
 # Waits for $1 seconds by reading from a pipe that stays empty, which open_pause has opened: `sleep` would be a
@@ -411,7 +412,7 @@ open_pause() { exec {never}<> <(:); }
 # agent. The shell itself writes into one file: no process, no new name and no rename every two seconds.
 beat() {
   local count said trouble=
-  enter_run && cd -P -- "$part/nodes" 2> /dev/null || return  # -P: from the directory that was checked
+  enter_run && cd -P -- "$_he_part/nodes" 2> /dev/null || return  # -P: from the directory that was checked
   open_pause
   rm -f batch.beat  # if it is a link, nothing is written to what it names
   exec 3>&2 2> /dev/null
@@ -433,7 +434,7 @@ beat() {
 # not told its name may still be looking at its node.
 watch_srun() {
   start_beside end_silent_srun "$(start_name)" "$@"
-  watcher=$!
+  _he_watcher=$!
 }
 
 end_silent_srun() {  # $1: the start of the job, as the names tell it; $2, $3: the seconds
@@ -467,7 +468,7 @@ all_have_come() {  # whether the names NODE.PID+... are those of as many nodes a
     name=${name%%+*}
     found[${name%.*}]=1
   done
-  [ "${#found[@]}" -ge "$nodes" ]
+  [ "${#found[@]}" -ge "$_he_nodes" ]
 }
 
 kill_srun() {
@@ -489,16 +490,16 @@ kill_srun() {
 become_agent() {  # $1: the epilog, then the command of the agent, which takes the place of this shell
   shopt -s execfail
   set +o privileged  # only this shell is to read no start-up file
-  local epilog=$1 code=126
+  local _he_epilog=$1 _he_code=126  # the command gets the variables of its user, whatever their names
   shift
-  if [ -z "$epilog" ] || [ -x "$epilog" ]; then
+  if [ -z "$_he_epilog" ] || [ -x "$_he_epilog" ]; then
     exec "$@"
-    code=$?
+    _he_code=$?
   else
-    echo "hpc_elastic: ${epilog%/*} is not there on $SLURMD_NODENAME, so no agent is started" >&2
+    echo "hpc_elastic: ${_he_epilog%/*} is not there on $SLURMD_NODENAME, so no agent is started" >&2
   fi
   tell_absent
-  exit "$code"
+  exit "$_he_code"
 }
 
 tell_absent() {
@@ -527,14 +528,14 @@ remove_left() (
   cd -P -- "$1" && place=$(readlink /proc/self/cwd) || return
   looked_at=0
   while [ "$((looked_at++))" -lt 1000 ] && IFS= read -r -d '' name; do
-    [[ $name =~ ^"$folder"-$of_agent$ ]] && is_dead "${BASH_REMATCH[1]}" && remove_own "$name" "$place"
+    [[ $name =~ ^"$folder"-$_he_of_agent$ ]] && is_dead "${BASH_REMATCH[1]}" && remove_own "$name" "$place"
   done < <(find . -mindepth 1 -maxdepth 1 -printf '%f\0')
   enter_own "$folder" "$place" || return
   printf -v now '%(%s)T' -1
   for name in *; do
-    if [[ $name =~ ^$of_agent$ ]]; then
+    if [[ $name =~ ^$_he_of_agent$ ]]; then
       is_dead "${BASH_REMATCH[1]}" || continue
-    elif [[ $name =~ ^$of_kept$ ]]; then
+    elif [[ $name =~ ^$_he_of_kept$ ]]; then
       [ "${BASH_REMATCH[1]}" -gt "$now" ] || [ "$now" -ge "${BASH_REMATCH[2]}" ] || continue
     else
       continue
@@ -546,8 +547,8 @@ remove_left() (
 
 # The names of agents' directories: with the number of the process, or kept from one second until another for
 # the next start of the run.
-of_agent='([0-9]+)-[0-9a-f]{8}'
-of_kept='kept-([0-9]{1,18})-([0-9]{1,18})-[0-9a-f]{8}'
+_he_of_agent='([0-9]+)-[0-9a-f]{8}'
+_he_of_kept='kept-([0-9]{1,18})-([0-9]{1,18})-[0-9a-f]{8}'
 
 is_dead() { [ ! -e "/proc/$1" ]; }
 

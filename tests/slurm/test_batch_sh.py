@@ -165,7 +165,7 @@ def test_a_pause_without_a_pipe_is_one_all_the_same(tmp_path: Path) -> None:
 )
 def test_nodes_are_counted_by_the_names_of_their_agents(names: str, nodes: int, code: int) -> None:
     """Two agents on one node are one, and host names have dots."""
-    assert code == bash(f"nodes={nodes}; all_have_come {names}").returncode
+    assert code == bash(f"_he_nodes={nodes}; all_have_come {names}").returncode
 
 
 def test_a_sign_of_life_is_not_written_through_a_link(node: Node) -> None:

@@ -198,7 +198,7 @@ def test_a_job_that_cannot_be_held_yet_is_tried_again(job: FakeJob) -> None:
 @pytest.mark.parametrize("array", [{}, {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2"}], ids=str)
 def test_a_script_that_ends_without_finish_sees_to_it(tmp_path: Path, array: dict[str, str]) -> None:
     """Where Python is away it calls scontrol itself; of an array the task alone is changed."""
-    scontrol = 'scontrol() { echo scontrol "$@"; }; sleep() { :; }; elastic=(nothing_there)'
+    scontrol = 'scontrol() { echo scontrol "$@"; }; sleep() { :; }; _he_elastic=(nothing_there)'
     run = f"{scontrol}; export HPC_ELASTIC_EXPEDITED=$1; run_finish"
     both = [
         bash(f"set -- {how}; {run}", PATH="/bin:/usr/bin", SLURM_JOB_ID="7", **array) for how in ("yes", "")

@@ -88,7 +88,7 @@ def test_file_options_and_command_make_one_job(workdir: Path, slurm_dir: StandIn
     script = (workdir / "r" / "job.sbatch").read_text()
     for line in ("--nodes=3", "--nice=7", "--hold", "--time=01:00:00", "--exclusive"):
         assert f"#SBATCH {line}\n" in script
-    assert "worker=(python3 train.py --lr 0.1 -- --nodes 9)\n" in script
+    assert "_he_worker=(python3 train.py --lr 0.1 -- --nodes 9)\n" in script
 
 
 @pytest.mark.parametrize(

@@ -169,8 +169,8 @@ def test_a_link_that_comes_while_the_epilog_looks_is_not_followed(tmp_path: Path
 def test_both_ways_know_the_same_names() -> None:
     """The epilog is a text of its own, since Python's file system may be away."""
     text = EPILOG.read_text(encoding="utf-8")
-    names = {"of_agent": scratch._NAME, "of_kept": scratch._KEPT}
-    assert names == dict(re.findall(r"^(of_agent|of_kept)='(.*)'$", text, re.MULTILINE))
+    names = {"_he_of_agent": scratch._NAME, "_he_of_kept": scratch._KEPT}
+    assert names == dict(re.findall(r"^(_he_of_agent|_he_of_kept)='(.*)'$", text, re.MULTILINE))
 
 
 @needs_root

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from hpc_elastic.errors import InputError
 from hpc_elastic.slurm.job.own_script import OwnScript, parse_own_script
 from hpc_elastic.store.plain_file import absence_fix, access_fix, given_file, open_plain
 
 MOST_BYTES = 64 << 20
+_HEAD = 65536  # bytes of a file that are looked through for options of sbatch
 
 
 def is_script(path: str) -> bool:
@@ -21,9 +24,18 @@ def is_script(path: str) -> bool:
 def is_job_script(path: str) -> bool:
     """Tell whether a file that may be a worker is a job script: one of a shell, or with options of sbatch."""
     if not is_script(path):
-        return False
+        return _has_options(path)
     own = read_own_script(path)
     return own.is_of_shell or bool(own.option_lines)
+
+
+def _has_options(path: str) -> bool:
+    """Tell whether a line of a file asks for something from sbatch, which wants an interpreter above it."""
+    try:
+        with open(open_plain(path, own=False), "rb") as file:
+            return re.search(rb"^#SBATCH\s", file.read(_HEAD), re.MULTILINE) is not None
+    except (OSError, ValueError):
+        return False
 
 
 def read_own_script(path: str) -> OwnScript:
