@@ -24,7 +24,7 @@ from hpc_elastic.settings.table import JOB
 from hpc_elastic.slurm.adopt import script, torchrun_line
 from hpc_elastic.slurm.client import answers, deadlines, job_standing, parse
 from hpc_elastic.slurm.end import history
-from hpc_elastic.slurm.job import shell_text
+from hpc_elastic.slurm.job import own_script, shell_text
 from hpc_elastic.slurm.job.job_file import read_job_file
 from hpc_elastic.slurm.job.spec import JobSpec
 
@@ -43,6 +43,21 @@ _SHELL_WORDS = (
     "$(", "${", "`", '"', "'", "(", ")", "<<EOF\n", "EOF\n", "\\\n", "|", "&&", ";;", "if ", "fi\n",
     "case ", "#SBATCH --", "srun ", "torchrun ", "python -m torch.distributed.run ", "{", "}", "&", ">",
     "trap ",
+)  # fmt: skip
+_OWN = """#!/bin/bash -l
+# of mine
+#SBATCH -N 2 --job-name="my job"  # behind
+#SBATCH --array=1-9%3
+#SBATCH hetjob
+#SBATCH -N 1 -p big
+#PBS -q late
+srun ./a.out "$SLURM_ARRAY_TASK_ID"
+"""
+_SBATCH = "-p gpu --time 10 -N2 --gres=gpu:1 --wrap=hostname --max-requeues 3 job.sh -x 'a b'"
+_OWN_WORDS = (
+    "#!", "#!/usr/bin/env -S python", "#SBATCH --", "#SBATCH -", "#SBATCH hetjob\n", "#SBATCH packjob",
+    "#PBS ", "#BSUB ", "\r\n", "\n", "\0", '"', "'", "\\", "=", " ", "\t", "--wrap ", "--parsable ",
+    " : ", " -- ", "--no-requeue ", "-o", "job.sh",
 )  # fmt: skip
 _TOML = """command = ["train.py", "--lr", "0.1"]
 nodes = "2:4"
@@ -80,6 +95,21 @@ _LOG_WORDS = (
     "slurmstepd: ", "error: ", "*** JOB 7 ON ", "DUE TO ", "PREEMPTION", "NODE FAILURE", "\r", "\n",
     "n[1-", "srun: ", "Nodes n[1-999999] are still not ready", "9" * 400,
 )  # fmt: skip
+
+
+def _own_script(text: str) -> None:
+    with allowed(InputError):
+        own = own_script.parse_own_script("job.sh", text.encode("utf-8", "surrogatepass"))
+        first, others = own.components
+        expect((*first, *others) == own.option_lines, "a line with options is lost")
+        copied = (*own.option_lines, *own.lines_of_others)
+        expect(all(line.startswith("#") and "\n" not in line for line in copied), "a line is no comment")
+        for name in own_script.names_in(own.option_lines):
+            own_script.value_of(name, own.option_lines)
+        _ = (own.name, own.is_of_shell, own.is_heterogeneous)
+    with allowed(InputError):
+        call = own_script.parse_call(text.split(), lambda word: word.endswith(".sh"))
+        own_script.sbatch_line(call.options)
 
 
 def _adopt(text: str) -> None:
@@ -215,6 +245,7 @@ _OF_SPEC = st.dictionaries(
     max_size=3,
 ).map(lambda fields: {"command": ["train.py"], **fields})  # fmt: skip
 TARGETS: tuple[Target, ...] = (
+    Target("own-script", changed((_OWN, _TORCHRUN, _SBATCH), _OWN_WORDS), _own_script),
     Target("adopt", changed((_TORCHRUN, _HEREDOC), _SHELL_WORDS), _adopt, 100),
     Target("job-file", changed((_TOML,), _TOML_WORDS), _job_file, 100),
     Target("job-spec", _OF_SPEC, _spec),

@@ -18,10 +18,10 @@ from job_scripts_lib.preempted import Outcome, run_preempted
 
 _SHOWN = 5  # scripts that are named for each reason
 DESCRIPTION = """\
-Put each file of a folder through `hpc-elastic submit --dry-run`, on a machine that has no Slurm, and tell how many
-are accepted, and for which reason the others are refused. With --run, headers of accepted ones are run on a fake
-Slurm with another body, each under a preemption: it must come back, and end well. The exit code is 1 if a command
-ended in a way that it does not document, or a script did not come back.
+Put each file of a folder through `hpc-elastic submit --dry-run`, on a machine that has no Slurm, and tell how
+many are accepted, and for which reason the others are refused. With --run, headers of accepted ones are run
+on a fake Slurm with another body, each under a preemption: it must come back, and end well. The exit code is
+1 if a command ended in a way that it does not document, or a script did not come back.
 """
 
 

@@ -19,6 +19,8 @@ from hpc_elastic.testing.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # each is a whole run
 
+TEMPLATES = Path(__file__).parents[2] / "sbatch_templates"
+SHELLS = {"LC_ALL", "IFS"}  # which mean something to programs
 CODE = 7
 WORKER = f"""
 import os, sys
@@ -150,3 +152,23 @@ def test_without_a_terminal_no_other_file_is_written_to(tmp_path: Path, runs: li
     assert 2 == sum(b"last words" in text for text in texts)
     assert b"Root Cause" in run.batch_log
     assert run.process.returncode != 0
+
+
+def test_workers_keep_variables_of_any_name(tmp_path: Path) -> None:
+    """Those of our job script and of its functions have other names: bash exports what is assigned to one."""
+    templates = "".join(path.read_text() for path in sorted(TEMPLATES.iterdir()))
+    ours = re.findall(r"^ *(?:local )?(\w+)\+?=", templates, re.MULTILINE)
+    names = sorted({*ours, "nodes", "task", "agent", "worker", "finish", "elastic", "file", "code"} - SHELLS)
+    names = [name for name in names if not name.startswith(("_he_", "HPC_ELASTIC_"))]
+    (tmp_path / "train.py").write_text("import os\nfor name in NAMES: print(os.environ.get(name))\n")
+    script = (tmp_path / "train.py").read_text().replace("NAMES", repr(names))
+    (tmp_path / "train.py").write_text(script)
+    words = [sys.executable, "-m", "hpc_elastic", "submit", "--allow-local-run-dir", "--local=1"]
+    words += [f"--run-dir={tmp_path / 'run'}", "--max-restarts=0", "--setup", "true", "--", "train.py"]
+    own = {name: f"its {name}" for name in names}
+    done = subprocess.run(
+        words, cwd=tmp_path, env={**os.environ, **own}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    [log] = (tmp_path / "run" / "logs" / "attempt_1").glob("0/stdout*")
+    assert log.read_text().splitlines() == [f"its {name}" for name in names]

@@ -144,6 +144,12 @@ def test_an_option_of_the_submission_wins_over_the_variable(tmp_path: Path) -> N
     again = wanted._replace(own_script=None, own_names=None)  # as it is stored
     assert not {"SBATCH_PARTITION", *lost} & set(again.environment({**kept, **lost}))
     assert wanted.environment({"SBATCH_WAIT": "1"}) == {}
+    is_requeued = [
+        "SBATCH_NO_REQUEUE"
+        not in plan(spec_of(path, **more), read_template("script"), now_s=0.0).environment(lost)
+        for more in ({}, {"max_requeues": 0}, {"sbatch_options": ("--no-requeue",), "max_requeues": None})
+    ]
+    assert is_requeued == [True, False, True]  # the last one has the option itself
     assert wanted.environment({"SBATCH_ARRAY_INX": "1-3"}) == {"SBATCH_ARRAY_INX": "1-3"}
 
 
@@ -369,6 +375,20 @@ def test_the_options_of_a_submission_are_those_of_the_first_component(tmp_path: 
     assert "#SBATCH --time=00:05:00" in lines
     assert lines[-2:] == ["#SBATCH hetjob", "#SBATCH -N 4 -p big"]
     assert (wanted.spec.nodes, wanted.spec.partition) == ("1", None)
+
+
+@pytest.mark.parametrize(("given", "most"), [(None, 10), (0, 0), (50, 50)])
+def test_a_script_that_never_ends_does_not_come_back_for_ever(
+    tmp_path: Path, given: int | None, most: int
+) -> None:
+    """Nothing is known of its progress, so the default is a bound."""
+    path = tmp_path / "job.sbatch"
+    path.write_bytes(SCRIPT)
+    wanted = plan(
+        spec_of(path, max_time_limits=given), read_template("script"), now_s=0.0, directory=str(tmp_path)
+    )
+    assert wanted.spec.max_time_limits == most
+    assert f"--max-time-limits={most}" in wanted.script
 
 
 @pytest.mark.parametrize("line", ["--array=0-9%2", "-a 1,2", "--arr 1-3"])

@@ -135,6 +135,19 @@ def test_a_script_may_come_from_standard_input(cluster: FakeCluster) -> None:
     assert "own 0 sbatch\n" in (cluster.shared / "own.out").read_text()
 
 
+def test_a_script_that_submits_another_is_told_of_no_run_of_ours(cluster: FakeCluster) -> None:
+    """Its job is sbatch's alone; the script has the same `sbatch` as without us."""
+    options = "--parsable --partition=low --output=other.out"
+    body = f"echo own submitted $(sbatch {options} --wrap='echo other $(env | grep -c ^HPC_ELASTIC_RUN)')\n"
+    run = submit_own(cluster, body)
+    state = run.wait_ending()
+    assert state.ending is not None
+    assert state.ending.decision is Decision.DONE
+    [said] = run.said()
+    cluster.wait_state(said.split()[-1], "COMPLETED")
+    assert "other 0\n" in (run.place / "other.out").read_text()
+
+
 def test_a_preempted_script_starts_again(cluster: FakeCluster) -> None:
     """Its steps get SIGTERM in the grace; the script ends with 0 behind them and is requeued all the same."""
     run = submit_own(cluster, f"{FIRST_START}{ONLY_ONCE}{IN_STEPS}echo own behind\n", header="--nodes=2")

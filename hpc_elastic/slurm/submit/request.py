@@ -30,6 +30,8 @@ FOLDERS = tuple(os.path.join(place, "sbatch_templates") for place in (_PACKAGE, 
 FUNCTIONS = "batch.sh"  # the script calls it; Slurm runs the same file on each node after its agent
 NAMES = {"step": "elastic.sbatch", "array": "array.sbatch", "script": "script.sbatch"}
 
+MOST_TIME_LIMITS = 10  # of a user's own job script: whether one goes on where it was is not known
+_NO_REQUEUE = "SBATCH_NO_REQUEUE"
 EXPEDITE = "--requeue=expedite"  # before the requeue of the script's header, which it takes the place of
 _EXPEDITED = "expedited"  # tells the script of it
 TOKEN_PREFIX = "hpc_elastic:"  # noqa: S105 - no secret
@@ -151,7 +153,20 @@ class SubmitRequest(NamedTuple):
         if self.spec.mode != "script":
             return submit_environment(environ, self.header_names)
         names = _given_names(self.spec) if self.own_names is None else self.own_names
-        return submit_environment(environ, names, is_own=True)
+        own = submit_environment(environ, names, is_own=True)
+        if self.overrides_no_requeue(environ):
+            own.pop(_NO_REQUEUE, None)
+        return own
+
+    def overrides_no_requeue(self, environ: Mapping[str, str]) -> bool:
+        """Tell whether a job script of the user's own is requeued though the environment says it is not.
+
+        Slurm would prefer the variable, which sites set for all jobs, to the requeue that is asked for.
+
+        Args:
+            environ: of this process.
+        """
+        return self.spec.mode == "script" and self.spec.requeues and _NO_REQUEUE in environ
 
     def again(self, submission: int) -> SubmitRequest:
         """Return the next submission of the same run."""
@@ -258,6 +273,8 @@ def _with_own(spec: JobSpec, own: OwnScript) -> JobSpec:
         del found["nodes"]
     if spec.max_requeues is None and asks_for("no-requeue", lines):
         found["max_requeues"] = 0
+    if spec.max_time_limits is None:
+        found["max_time_limits"] = MOST_TIME_LIMITS
     return spec.replaced(**found) if spec.name else spec.replaced(**{"name": own.name, **found})
 
 

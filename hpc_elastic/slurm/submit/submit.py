@@ -121,6 +121,11 @@ class Submitter:
         warnings = validate.check(wanted, self._slurm.option_names(wanted.spec.option_names()))
         if not self._slurm.has("sbatch"):
             raise SlurmNotFoundError("sbatch")
+        if wanted.overrides_no_requeue(self._slurm.environ):
+            warnings.append(
+                f"SBATCH_NO_REQUEUE is set here, and {wanted.spec.name} is requeued all the same\n"
+                "  fix: --max-requeues 0 for a job that is not to start again"
+            )
         check_size(wanted.spec, self._slurm)
         if ask_slurm:
             warnings += check_time(wanted.spec, self._slurm)

@@ -24,7 +24,7 @@ from hpc_elastic.slurm.submit import request, run_dir, validate
 from hpc_elastic.slurm.submit.request import SubmitRequest, read_template
 from hpc_elastic.slurm.submit.resubmit import expedited, lead_text, with_measured_lead
 from hpc_elastic.slurm.submit.submit import RefusedError, Submitted, Submitter, was_local
-from hpc_elastic.text import for_shell, line_for_shell
+from hpc_elastic.text import count_text, for_shell, line_for_shell
 
 _OF_OUTPUT = {"tee", "redirects", "local_ranks_filter"}
 
@@ -95,9 +95,13 @@ _HETEROGENEOUS = (
 AS_SBATCH = "sbatch"  # a form of the output
 _AS_IT_IS = (
     "{script} runs as it is; after a preemption, a node failure or its time limit it starts again from its "
-    "first line\n(with --max-time-limits 0 not after its time limit). Workers are not started again in "
+    "first line\n({limits} after its time limit: --max-time-limits). Workers are not started again in "
     "place, and no step to stop at is agreed on: that needs hpc-elastic run as their launcher"
 )
+
+
+def _times_text(most: int | None) -> str:
+    return "always" if most is None else f"at most {count_text(most, 'time')}" if most else "never"
 
 
 def _as_it_is(wanted: SubmitRequest) -> str:
@@ -105,7 +109,8 @@ def _as_it_is(wanted: SubmitRequest) -> str:
     own = wanted.own_script
     more = [_ARRAY] if wanted.is_array else []
     more += [_HETEROGENEOUS] if own is not None and own.is_heterogeneous else []
-    return "\n".join([_AS_IT_IS.format(script=wanted.spec.name), *more])
+    limits = "never" if not wanted.spec.requeues else _times_text(wanted.spec.max_time_limits)
+    return "\n".join([_AS_IT_IS.format(script=wanted.spec.name, limits=limits), *more])
 
 
 def _submitter() -> Submitter:
