@@ -126,7 +126,7 @@ def test_an_agent_that_leaves_ends_no_others(option: str) -> None:
     """Whatever the script has asked srun for; what it asked for is told."""
     script = f"#!/bin/bash\nsrun -l {option} torchrun train.py\n"
     assert 1 == changed(script).count("--kill-on-bad-exit")
-    assert "-l --kill-on-bad-exit=0 env PYTHON_EXEC=python3 hpc-elastic run" in changed(script)
+    assert "-l --kill-on-bad-exit=0 env PYTHON_EXEC=python3 PET_" in changed(script)
     told = [change.what for change in adopt(script, "train.sbatch").changes]
     assert f"--kill-on-bad-exit=0 instead of {option}" in told
 
@@ -419,9 +419,9 @@ def test_what_cannot_be_adopted_is_told(text: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('LAUNCHER="accelerate launch --config_file a.yaml"\nsrun $LAUNCHER t.py\n', "config_file"),
+        ('LAUNCHER="accelerate launch"\nsrun $LAUNCHER t.py\n', "are in a variable or in quotes"),
         ("pip install deepspeed\nRscript train.R\n", "no line of the script starts torchrun"),
-        ("srun python3 train.py\n", "train.py in line 2 is one process, and the job asks for 0 GPUs"),
+        ("srun python3 train.py\n", "no line of the script asks for a GPU for train.py in line 2"),
         ("torchrun a.py\ntorchrun b.py\n", "give each its own script"),
         ("for lr in 1 2; do\n  srun torchrun a.py\ndone\n", "it starts several trainings"),
     ],
@@ -459,9 +459,11 @@ def test_the_agents_are_ours_and_the_workers_have_the_python_of_the_script(
     """Its environment needs nothing of ours; finish is called by the path of the program that ran adopt."""
     before = re.match(r"(?:(?:uv|conda) run (?:-n env )?)?", launcher)
     for srun in ("", "srun "):
-        lines = adopt(f"#!/bin/bash\n{srun}{launcher} train.py\n", "a", OURS).text.splitlines()
+        lines = adopt(
+            f"#!/bin/bash\n{srun}{launcher} --nproc-per-node 1 train.py\n", "a", OURS
+        ).text.splitlines()
         ours = "'/our own/bin/python' -I -m hpc_elastic"
-        run = f"{before[0] if before else ''}env PYTHON_EXEC={python} {ours} run --run-dir {PLACE} train.py"
+        run = f"{before[0] if before else ''}env PYTHON_EXEC={python} {ours} run --run-dir {PLACE} --nproc-per-node 1 train.py"
         assert [run] == [line[line.index("--no-kill ") + 10 :] for line in lines if " --ntasks" in line]
         assert lines[-1].startswith(f"{ours} finish --run-dir ")
 
@@ -476,12 +478,114 @@ def test_the_agents_are_ours_and_the_workers_have_the_python_of_the_script(
 )
 def test_workers_are_in_the_container_and_agents_are_not(words: str, bind: str, container: str) -> None:
     """So the image needs nothing of ours, and it gets the run directory."""
-    done = adopt(f"#!/bin/bash\n{words} /opt/bin/torchrun -n 2 train.py\n", "a", OURS).text
+    done = adopt(f"#!/bin/bash\n{words} /opt/bin/torchrun --nproc_per_node 2 train.py\n", "a", OURS).text
     python = "env PYTHON_EXEC=/opt/bin/python3 '/our own/bin/python' -I -m hpc_elastic run --run-dir"
-    assert f'{python} {PLACE} --container "{container}" -n 2 train.py\n' in done
+    assert f'{python} {PLACE} --container "{container}" --nproc_per_node 2 train.py\n' in done
     assert f'export {bind}="${{{bind}:+${bind},}}{PLACE[1:-1]}"\n' in done
     assert done.splitlines()[-1].startswith("'/our own/bin/python' -I -m hpc_elastic finish")
     subprocess.run(["bash", "-n"], input=done, text=True, check=True)
+
+
+def test_torchrun_in_a_shell_of_a_container_leaves_its_flags_to_the_agent() -> None:
+    """Each worker has a shell of its own in the image, which becomes the Python of the image."""
+    words = (
+        'apptainer exec --nv a.sif bash -c "\n  cd x &&\n  torchrun --nproc_per_node=2 \\\n  train.py a;\n"'
+    )
+    done = changed(f"#!/bin/bash\n{words}\n")
+    run = (
+        f"hpc-elastic run --run-dir {PLACE} --nproc_per_node=2 --no-python apptainer exec --nv a.sif bash -c"
+    )
+    assert f'{run} "\n  cd x &&\n  exec python3 -u train.py a;\n"\n' in done
+
+
+@pytest.mark.parametrize(
+    ("options", "command", "words"),
+    [
+        ("--gres=gpu:1", "python train.py a", "--nnodes=1 --nproc-per-node=1 --no-python python train.py a"),
+        ("-G 1 -N 1 -n 4", "uv run python train.py", "--nproc-per-node=1 --no-python uv run python train.py"),
+        (
+            "--gpus-per-node=a100:1 --signal=USR1@90",
+            "srun -u python -u -m mine",
+            "--nproc-per-node=1 --unasked=signal:USR1 --warn-timeout=90 --no-python python -u -m mine",
+        ),
+        (
+            "--nodes=2 --ntasks-per-node=4 --gpus-per-node=4",
+            "srun --ntasks=8 python train.py",
+            '--nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node=4 --no-python python train.py',
+        ),
+        (
+            "--nodes=2",
+            "srun --ntasks-per-node=2 --gpus-per-task=1 -c 4 python train.py",
+            '--nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node=2 --virtual-local-rank --no-python python train.py',
+        ),
+        (
+            "--gres=gpu:1",
+            'C="python train.py"\nsrun $C a',
+            "run --nnodes=1 --nproc-per-node=1 --no-python python",
+        ),
+    ],
+)
+def test_a_program_without_a_launcher_gets_one_worker_for_each_task(
+    options: str, command: str, words: str
+) -> None:
+    """With the device, the signal and the words that each task has now."""
+    text = f"#!/bin/bash\n#SBATCH {options}\n{command}\n"
+    done = adopt(text, "a", OURS[1:], lambda _: "init_process_group()").text
+    assert words in done
+    assert 1 == len(re.findall(r"--ntasks(?=[=\s])", done.split("srun ")[1])), done
+    assert "--gpus-per-task" not in done.split("srun ")[1]
+    assert " -c 4" not in done
+
+
+@pytest.mark.parametrize(
+    ("options", "command", "program", "reason"),
+    [
+        ("--gres=gpu:2", "python train.py", "", "one process for 2 GPUs"),
+        ("--gpus-per-socket=1", "python train.py", "", "cannot see how many GPUs"),
+        ("--gres=gpu:1", "python a.py\npython b.py", "", "is started more than once (lines 3, 4)"),
+        ("--gres=gpu:1", "python a.py < words", "", "reads its input from the script"),
+        ("--gres=gpu:1 --signal=HUP@90", "srun python a.py", "", "hears of its end by SIGHUP"),
+        ("-N 2 --ntasks-per-node=2", "srun python a.py", None, "cannot read a.py in line 3 from here"),
+        ("-N 2 --ntasks-per-node=2", "srun python a.py", "from mpi4py import MPI", "does not learn its rank"),
+        ("-N 2 --ntasks-per-node=2", "srun --mpi=pmix python a.py", "jax.distributed", "from MPI"),
+        ("-N 2 --ntasks-per-node=2 --gpus-per-task=2", "srun python a.py", "lightning", "2 GPUs of its own"),
+        ("-N 2-4", "srun python a.py", "lightning", "cannot see on how many nodes"),
+        ("-N 2 --gres=gpu:1", "python a.py", "", "on the first of 2 nodes"),
+        ("--gres=gpu:1", "pip install x\npython -c 1\npython setup.py install", "", "no line of the script"),
+        ("--gres=gpu:2", "accelerate launch --config_file a.yaml a.py", None, "what --config_file has it do"),
+        ("--gres=gpu:2", "accelerate launch a.py", "compute: 1", "reads ~/.cache/huggingface/accelerate"),
+        (
+            "--gres=gpu:2",
+            "export HF_HOME=/x\naccelerate launch a.py",
+            None,
+            "the HF_HOME that the script sets",
+        ),
+        (
+            "-N 2",
+            "srun accelerate launch --num_machines 2 --machine_rank $1 a.py",
+            None,
+            "outside of the script",
+        ),
+        ("-N 2", "deepspeed --hostfile x a.py", None, "what --hostfile has it do"),
+        ("-N 2", "deepspeed --num_nodes 2 a.py", None, "on other nodes by ssh"),
+        ("-N 2", "deepspeed a.py", None, "uses one of 2 nodes"),
+    ],
+)
+def test_a_program_that_may_be_something_else_is_not_changed(
+    options: str, command: str, program: str | None, reason: str
+) -> None:
+    """Its ranks, devices, signals and configuration have to be those of now."""
+    with pytest.raises(InputError, match=re.escape(reason)):
+        adopt(f"#!/bin/bash\n#SBATCH {options}\n{command}\n", "a", OURS, lambda _: program)
+
+
+def test_a_launcher_of_several_nodes_gets_their_number_from_slurm() -> None:
+    """As its own flags have it from there."""
+    words = "--num_machines $SLURM_NNODES --num_processes $((2 * SLURM_NNODES)) --machine_rank $SLURM_NODEID"
+    text = f"#!/bin/bash\n#SBATCH -N 2\nsrun python -m accelerate.commands.launch {words} \\\n  a.py --b\n"
+    run = 'hpc-elastic run --run-dir PLACE --nnodes="$SLURM_JOB_NUM_NODES" '
+    workers = '--nproc-per-node="$(( ($((2 * SLURM_NNODES))) / ($SLURM_NNODES) ))" a.py --b\n'
+    assert f"env PYTHON_EXEC=python {run}{workers}".replace("PLACE", PLACE) in changed(text)
 
 
 @pytest.mark.parametrize(
@@ -495,7 +599,7 @@ def test_workers_are_in_the_container_and_agents_are_not(words: str, bind: str, 
         ("srun --container-image=a.sqsh torchrun a.py", "cannot see whether the image has Python 3.10"),
         ('ARGS=(--container-image a.sqsh)\nsrun "${ARGS[@]}" torchrun a.py', "cannot see whether the image"),
         ("#SBATCH --container-image=a.sqsh\nsrun torchrun a.py", "the whole job script runs in a container"),
-        ("apptainer exec a.sif bash -c 'cd x; torchrun a.py'", "in the words of a shell within a container"),
+        ("apptainer exec a.sif bash -c 'cd x; torchrun $F a.py'", "what $F holds"),
         ("srun mpirun -np 2 torchrun a.py", "started by `mpirun`"),
         ("timeout 3h torchrun a.py", "started by `timeout`"),
         ("torchrun --nnodes=$2 --node_rank=$1 a.py", "its --node-rank from outside of the job ($1)"),
@@ -505,7 +609,7 @@ def test_workers_are_in_the_container_and_agents_are_not(words: str, bind: str, 
         ("#SBATCH --nodes=2\ntorchrun --nnodes=4 a.py", "is for 4 nodes, and the script asks for 2"),
         (
             "#SBATCH -N 2\nsrun torchrun --standalone a.py",
-            "srun starts it on each of 2 nodes: as many trainings",
+            "srun starts it on each of 2: as many trainings",
         ),
         ("#SBATCH -N2 --ntasks-per-node=4\nsrun torchrun a.py", "4 times on each node, with 1 worker each"),
         ("#SBATCH -N2\nsrun -n 8 torchrun --nproc-per-node=4 --nnodes=2 a.py", "8 times on 2 nodes"),

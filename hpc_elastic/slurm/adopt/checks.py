@@ -18,8 +18,9 @@ from hpc_elastic.slurm.adopt.facts import (
     words_of,
 )
 from hpc_elastic.slurm.adopt.launch import JobText, Kind, Launch
-from hpc_elastic.slurm.adopt.launchers import NotReadError, of_accelerate, of_deepspeed
+from hpc_elastic.slurm.adopt.launchers import NotReadError, of_accelerate, of_deepspeed, of_torchrun
 from hpc_elastic.slurm.job.shell_text import COMMENT, keywords
+from hpc_elastic.slurm.job.traps import signal_name
 
 CONTAINER = re.compile(r"(?<!\S)(?:\S*/)?(singularity|apptainer)[\s\\]+(?:-\S+[\s\\]+)*(?:exec|run)[\s\\]")
 _OTHER_CONTAINERS = re.compile(r"(?<!\S)(?:\S*/)?(docker|podman|enroot|nerdctl|ch-run|shifter|udocker)(?=\s)")
@@ -36,6 +37,7 @@ _KNOWS_ITS_RANK = re.compile(
     r"SLURM_PROCID|SLURM_LOCALID|init_process_group|pytorch_lightning|\blightning\b|jax\.distributed|"
     r"\baccelerate\b|\btransformers\b"
 )
+_USUAL_LEAD_S = 60  # of --signal without a time
 _MPI = re.compile(
     r"mpi4py|horovod|MPI\.COMM_WORLD|\bPMI_|PMIX_|OMPI_COMM|--mpi[= ]|kungfu|bagua", re.IGNORECASE
 )
@@ -101,16 +103,14 @@ def _check_around(script: JobText, launch: Launch, facts: Facts, traps: OwnTraps
             "by which workers learn their rank"
         )
     inside = CONTAINER.search(launch.options)
-    if inside is not None and (launch.quote or "'" in launch.options):
-        raise NotShownError(f"{what} is in the words of a shell within a container, where our agent is not")
-    clean = _CLEAN.search(launch.options[inside.end() :]) if inside else None
+    if inside is not None and "'" in launch.options and not launch.quote:
+        raise NotShownError(f"{what} is in a container whose words have single quotes")
+    clean = _CLEAN.search(_outside_shell(launch.options[inside.end() :])) if inside else None
     if clean is not None:
         raise NotShownError(
             f"the container of line {launch.number} has {clean[1]}, which keeps from workers who they are"
         )
-    spoken = "".join(
-        " " if mark == COMMENT else char for char, mark in zip(script.text, script.code, strict=False)
-    )
+    spoken = _spoken(script)
     if any(name.startswith("container-") for name, _ in facts.given) or "container" in dict(facts.given):
         raise NotShownError(
             "the whole job script runs in a container (#SBATCH --container-...), where Slurm is not"
@@ -140,41 +140,100 @@ def _check_around(script: JobText, launch: Launch, facts: Facts, traps: OwnTraps
         )
 
 
+def _spoken(script: JobText) -> str:
+    """Return the text of a script without its comments."""
+    marks = zip(script.text, script.code, strict=False)
+    return "".join(" " if mark == COMMENT else char for char, mark in marks)
+
+
+def _outside_shell(options: str) -> str:
+    """Return the options of a container without the words of a shell in it."""
+    return re.split(r"(?<!\S)(?:\S*/)?(?:bash|sh)\s+-\w*c(?!\S)", options)[0]
+
+
 def _of_torchrun(script: JobText, launch: Launch, facts: Facts) -> Plan:
     values = assigned(script)
     words = words_of(script, launch, values)
     for edit in launch.kept_at:
         words = f"{filled(script.text[edit.end : script.code.find(chr(10), edit.end)], values)} {words}"
-    nodes, rank = flag(words, "nnodes"), flag(words, "node-rank")
     what = f"torchrun in line {launch.number}"
-    many = int(nodes) if nodes is not None and nodes.isdecimal() else None
-    if rank is not None and (handed_in(rank, values) or (rank.isdecimal() and (many or 2) > 1)):
-        raise NotShownError(
-            f"{what} gets its --node-rank from outside of the job ({rank}): one job for each node, and agents meet "
-            "within one job"
-        )
-    if nodes is not None and (handed_in(nodes, values) or "$#" in nodes):
-        raise NotShownError(f"the number of nodes of {what} ({nodes}) comes from outside of the script")
     asked = _asked_nodes(launch, facts, values)
-    if many is not None and many > (asked or (many if launch.has_srun else 1)):
-        raise NotShownError(f"{what} is for {many} nodes, and the script asks for {asked or 1}")
+    many = _check_nodes(launch, words, values, asked)
+    inside = CONTAINER.search(launch.options)
     uses_env = re.search(r"(?<!\S)--use[-_]env(?!\S)", words) is not None
-    if launch.kind is Kind.LAUNCH and CONTAINER.search(launch.options) and not uses_env:
+    if launch.kind is Kind.LAUNCH and inside is not None and not uses_env:
         raise NotShownError(
-            f"torch.distributed.launch in line {launch.number} gives its script a flag that depends on the version of "
-            "torch in the container"
+            f"torch.distributed.launch in line {launch.number} gives its script a flag that depends on the version "
+            "of torch in the container"
         )
     _check_tasks(launch, facts, words, values)
-    flags_known = not re.search(r"\$", _before_script(words))
-    is_one = many == 1 or re.search(r"(?<!\S)--?standalone(?!\S)", words) is not None
-    if asked is not None and asked > 1 and (is_one or (nodes is None and flags_known)):
-        if launch.has_srun:
+    if inside is not None and launch.quote:
+        return _in_shell_of_container(launch, what)
+    workers = flag(words, "nproc-per-node")
+    environment = () if workers is not None else ("PET_NPROC_PER_NODE=${PET_NPROC_PER_NODE:-1}",)
+    if many != 1 or (asked == 1 and launch.has_srun):
+        return Plan(environment=environment)
+    if launch.has_srun:
+        if asked is not None:
             raise NotShownError(
                 f"{what} is for one node, and srun starts it on each of {asked}: as many trainings"
             )
+        return Plan(environment=environment)
+    notes = []
+    if asked is not None and asked > 1:
         others = f"torchrun uses one node; the other {asked - 1} of the job stand by unused, as before"
-        return Plan("1", notes=(("--nodes=1", others),))
-    return Plan()
+        notes.append(("--nodes=1", others))
+    return Plan("1", notes=tuple(notes), environment=environment)
+
+
+def _check_nodes(launch: Launch, words: str, values: dict[str, str], asked: int | None) -> int | None:
+    """Return for how many nodes torchrun is; None if that is not told by a number.
+
+    Raises:
+        NotShownError: its nodes are not those of the job, or their ranks are not Slurm's.
+    """
+    what = f"torchrun in line {launch.number}"
+    nodes, rank = flag(words, "nnodes"), flag(words, "node-rank")
+    many = int(nodes) if nodes is not None and nodes.isdecimal() else None
+    if re.search(r"(?<!\S)--?standalone(?!\S)", words) or (nodes is None and not _hides_flags(words)):
+        many = 1
+    if rank is not None and (handed_in(rank, values) or (rank.isdecimal() and many != 1)):
+        raise NotShownError(
+            f"{what} gets its --node-rank from outside of the job ({rank}): one job for each node, and agents "
+            "meet within one job"
+        )
+    if nodes is not None and (handed_in(nodes, values) or "$#" in nodes):
+        raise NotShownError(f"the number of nodes of {what} ({nodes}) comes from outside of the script")
+    if many is not None and many > (asked or (many if launch.has_srun else 1)):
+        raise NotShownError(f"{what} is for {many} nodes, and the script asks for {asked or 1}")
+    return many
+
+
+def _hides_flags(words: str) -> bool:
+    """Tell whether a variable among the flags of a launcher may hold further ones."""
+    before = ""
+    for word in words.split():
+        if word.startswith("$") or word.startswith('"$'):
+            if not before.startswith("-") or "=" in before:
+                return True
+        elif re.search(r"\.py\b", word) or word in ("-m", "--module"):
+            return False
+        before = word
+    return False
+
+
+def _in_shell_of_container(launch: Launch, what: str) -> Plan:
+    """Return the plan for torchrun in the words of a shell in a container: its flags go to the agent."""
+    try:
+        flags, script = of_torchrun(launch.tail)
+    except NotReadError as error:
+        raise NotShownError(f"adopt does not know for {what} what {error} has it do") from None
+    if re.search(r"[$\\\"']", flags):
+        raise NotShownError(
+            f"{what} is in the words of a shell within a container, and its flags have variables"
+        )
+    flags += "" if flag(flags, "nproc-per-node") else " --nproc-per-node=1"
+    return Plan(flags=(flags,), script=script)
 
 
 def _asked_nodes(launch: Launch, facts: Facts, values: dict[str, str]) -> int | None:
@@ -182,12 +241,6 @@ def _asked_nodes(launch: Launch, facts: Facts, values: dict[str, str]) -> int | 
     own = _nodes_of(filled(launch.options, values), facts) if launch.has_srun else facts.nodes
     is_told = {name for name, _ in facts.given} & {"nodes", "ntasks"} or own != facts.nodes
     return own if is_told else None
-
-
-def _before_script(words: str) -> str:
-    """Return the words up to the first that looks like a training script."""
-    found = re.search(r"\S+\.py\b|(?<!\S)(?:-m|--module)(?!\S)", words)
-    return words[: found.start()] if found else words
 
 
 def _check_tasks(launch: Launch, facts: Facts, words: str, values: dict[str, str]) -> None:
@@ -292,78 +345,102 @@ def _check_default_config(script: JobText, what: str, program: Program) -> None:
 
 def _of_python(script: JobText, launch: Launch, facts: Facts, traps: OwnTraps, program: Program) -> Plan:
     what = f"{launch.named.split()[-1]} in line {launch.number}"
-    spoken = "".join(
-        " " if mark == COMMENT else char for char, mark in zip(script.text, script.code, strict=False)
-    )
-    if re.search(r"(?<!\d)<(?!<)", launch.tail) or launch.operator == "&" and not launch.tail.strip():
-        if "<" in launch.tail:
-            raise NotShownError(f"{what} reads its input from the script, which workers do not have")
-    options, wrapper = split_options(launch.options) if launch.has_srun else ("", launch.options)
+    options, _ = split_options(launch.options) if launch.has_srun else ("", launch.options)
     each, nodes = _tasks_of(options, facts), _nodes_of(options, facts)
     if not launch.has_srun and nodes == 1:
         each = 1  # it runs once, whatever the number of tasks that the job asks for
-    if _MPI.search(f"{spoken} {launch.options}"):
+    if re.search(r"<(?!<)", launch.tail):
+        raise NotShownError(f"{what} reads its input from the script, which workers do not have")
+    if _MPI.search(f"{_spoken(script)} {launch.options}"):
         raise NotShownError(f"{what} may learn its rank from MPI, which workers of an agent do not have")
     if each is None or nodes is None:
         raise NotShownError(f"adopt cannot see on how many nodes, and how often on each, {what} is started")
-    if not launch.has_srun and (each, nodes) != (1, 1):
-        raise NotShownError(
-            f"{what} runs once, on the first of {nodes} nodes with {each} tasks each: adopt cannot see why"
-        )
+    if not launch.has_srun and nodes != 1:
+        raise NotShownError(f"{what} runs once, on the first of {nodes} nodes, and may start others itself")
     if (each, nodes) == (1, 1):
-        if facts.gpus != 1:
-            raise NotShownError(
-                f"{what} is one process, and the job asks for {facts.gpus if facts.gpus is not None else 'an unknown number of'} "
-                "GPUs: as a worker it would hold itself for one of several, or be none of a training"
-            )
+        _check_one_gpu(what, facts)
     else:
-        text = program(_script_word(launch))
-        if text is None:
-            raise NotShownError(
-                f"adopt cannot read the program of line {launch.number}, so not how it learns its rank"
-            )
-        if _MPI.search(text) or _KNOWS_ITS_RANK.search(text) is None:
-            raise NotShownError(
-                f"{what} does not learn its rank from Slurm or torch, as far as adopt can see"
-            )
+        _check_ranks(what, program(_script_word(launch)))
+    if launch.variables and nodes != 1:
+        raise NotShownError(f"the words of {what} are in a variable, which cannot hold those of agents")
     flags, notes = [], []
-    bound = facts.gpus_per_task or (
-        1 if re.search(r"--gpu-bind=(?:single:1|per_task:1)\b", launch.options) else None
-    )
-    own = flag(options, "gpus-per-task")
-    if each > 1 and own is not None:
-        bound = int(own.rpartition(":")[2]) if own.rpartition(":")[2].isdecimal() else 2
-    if each > 1 and bound is not None:
-        if bound != 1:
-            raise NotShownError(f"Slurm gives each task of line {launch.number} {bound} GPUs of its own")
+    if each > 1 and _binds_gpus(launch, options, facts):
         flags.append("--virtual-local-rank")
         notes.append(("--virtual-local-rank", "each worker sees one GPU, as each task does now"))
-    signal = traps.signal or _signal_of_tasks(facts)
-    if signal and signal not in ("TERM", "SIGTERM", "KILL", "INT", "HUP"):
-        flags.append(f"--unasked signal:{signal}")
+    signal, lead_s = _signal_of_program(launch, facts, traps)
+    if signal:
+        flags += [f"--unasked=signal:{signal}", f"--warn-timeout={lead_s}"]
         notes.append(
-            (
-                f"--unasked signal:{signal}",
-                "workers that do not ask whether to stop get the signal that the program hears now",
-            )
+            (flags[-2], "workers that do not ask whether to stop get the signal that the program hears now")
         )
-    return Plan(
-        '"$SLURM_JOB_NUM_NODES"' if nodes > 1 else "1",
-        '"$SLURM_JOB_NUM_NODES"' if nodes > 1 else "1",
-        str(each),
-        tuple(flags),
-        tuple(notes),
+        notes.append((flags[-1], f"they have {lead_s} s after it, as --signal says"))
+    on = '"$SLURM_JOB_NUM_NODES"' if nodes > 1 else "1"
+    return Plan(on, on, str(each), tuple(flags), tuple(notes))
+
+
+def _check_one_gpu(what: str, facts: Facts) -> None:
+    """Refuse a single process unless it has one GPU: as one worker of one it does what it does now."""
+    if facts.gpus == 1:
+        return
+    if facts.gpus is None:
+        raise NotShownError(f"adopt cannot see how many GPUs {what} has, which is one process")
+    if facts.gpus == 0:
+        raise NotShownError(
+            f"no line of the script asks for a GPU for {what}: nothing tells that it is a training"
+        )
+    raise NotShownError(
+        f"{what} is one process for {facts.gpus} GPUs: as the only worker of an agent it may use one of them"
     )
+
+
+def _check_ranks(what: str, text: str | None) -> None:
+    """Refuse a program of several tasks unless it learns its rank from what workers have.
+
+    Args:
+        what: the program.
+        text: of it; None if it cannot be read.
+    """
+    if text is None:
+        raise NotShownError(f"adopt cannot read {what} from here, so not how its tasks learn their ranks")
+    if _MPI.search(text) or _KNOWS_ITS_RANK.search(text) is None:
+        raise NotShownError(f"{what} does not learn its rank from Slurm or torch, as far as adopt can see")
+
+
+def _binds_gpus(launch: Launch, options: str, facts: Facts) -> bool:
+    """Tell whether each task sees one GPU alone.
+
+    Raises:
+        NotShownError: each sees several of its own.
+    """
+    own = flag(options, "gpus-per-task")
+    bound = facts.gpus_per_task if own is None else int((re.findall(r"\d+", own) or ["2"])[-1])
+    if bound is None and re.search(r"--gpu-bind=(?:single:1|per_task:1)\b", launch.options):
+        bound = 1
+    if bound is not None and bound != 1:
+        raise NotShownError(f"Slurm gives each task of line {launch.number} {bound} GPUs of its own")
+    return bound == 1
+
+
+def _signal_of_program(launch: Launch, facts: Facts, traps: OwnTraps) -> tuple[str, int]:
+    """Return the signal by which a program hears of its end now, and how long [s] before it; empty for none.
+
+    Raises:
+        NotShownError: agents take that signal for something else.
+    """
+    found = re.match(r"(?:([RB]{1,2}):)?(\w+)(?:@(\d+))?", facts.value("signal") or "")
+    is_for_tasks = found is not None and "B" not in (found[1] or "") and launch.has_srun
+    signal = traps.signal or (signal_name(found[2]) if found is not None and is_for_tasks else "")
+    if signal in ("", "TERM"):
+        return "", 0
+    if signal not in ("USR1", "USR2"):
+        raise NotShownError(
+            f"the program hears of its end by SIG{signal}, which has another meaning for agents"
+        )
+    return signal, int(found[3] or _USUAL_LEAD_S) if found is not None else _USUAL_LEAD_S
 
 
 def _script_word(launch: Launch) -> str:
     return launch.named.split()[-1].strip("\"'")
-
-
-def _signal_of_tasks(facts: Facts) -> str:
-    """Return the signal that Slurm sends to the tasks ahead of the time limit; empty for none."""
-    found = re.match(r"(?:([RB]{1,2}):)?(?:SIG)?(\w+)", facts.value("signal") or "")
-    return found[2] if found is not None and "B" not in (found[1] or "") else ""
 
 
 def _tasks_of(options: str, facts: Facts) -> int | None:
@@ -395,8 +472,8 @@ def _nodes_of(options: str, facts: Facts) -> int | None:
     return int(own) if own.isdecimal() else None
 
 
-def lines_before_wait(script: JobText, launch: Launch) -> tuple[int, Sequence[str]]:
-    """Return where the wait for a launch in the background ends, and the names that hold its process.
+def end_of_wait(script: JobText, launch: Launch) -> int:
+    """Return where the wait for a launch in the background ends.
 
     Raises:
         NotShownError: the script does something else in between, or never waits.
@@ -427,4 +504,4 @@ def lines_before_wait(script: JobText, launch: Launch) -> tuple[int, Sequence[st
     used = next((name for name in names if re.search(rf"\$\{{?{name}\b", rest)), None)
     if used is not None:
         raise NotShownError(f"{what} runs in the background, and ${used} is used behind its end")
-    return end, names
+    return end

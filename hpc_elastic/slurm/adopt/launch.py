@@ -70,7 +70,7 @@ _WAYS = (  # the first that a script has is its training
             rf"{_BEGIN}(?P<python>\"{_PYTHONS}\"|{_PYTHONS})"
             r"(?P<flags>(?:\s+(?:-[XW]\s+\S+|-[uOBIsSE]+))*)\s+"
             r"(?P<script>-m\s+(?!pip\b|venv\b|torch\.distributed|accelerate|deepspeed|ipykernel|site\b)[\w.]+"
-            r"|[^\s\"'-][^\s;&|]*|\"[^\"\n]*\")"
+            r"|(?!\S*setup\.py(?:\s|$))[^\s\"'-][^\s;&|]*|\"[^\"\n]*\")"
         ),
     ),
 )
@@ -236,17 +236,17 @@ def find_launches(script: JobText) -> list[Launch]:
     text, code, name = script.text, script.code, script.name
     if any(code[found.start()] != COMMENT for found in _OURS.finditer(text)):
         raise InputError("the script starts hpc-elastic already", where=name, fix="there is nothing to adopt")
-    named = next(filter(None, (list(_named(script, *way)) for way in _WAYS)), [])
-    if not named:
-        raise _refusal(
-            script, "no line of the script starts torchrun, another launcher or a program in Python"
-        )
-    well = [found for found in named if not found.trouble]
-    if not well:
-        first = named[0]
-        raise _refusal(script, f"{_words_of(first)} in line {_number(script, first)} {first.trouble}")
-    launches = _of_variables(script, [found for found in well if found.variable])
-    launches += [_launch(script, found) for found in well if not found.variable]
+    found = [list(_named(script, *way)) for way in _WAYS]
+    for named in found:
+        kept = [one for one in named if one.variable and not one.trouble]
+        uses = _starts_of(script, kept)
+        started = [one for one in named if not (one.variable or one.trouble)]
+        if uses or started:
+            launches = [_launch(script, one) for one in started]
+            launches += [_launch(script, kept[0], *use) for use in uses]
+            break
+    else:
+        raise _not_started(script, [one for named in found for one in named])
     launches.sort(key=lambda one: one.start)
     if any(not _are_apart(one, other) for one, other in zip(launches, launches[1:], strict=False)):
         numbers = ", ".join(str(one.number) for one in launches)
@@ -376,8 +376,26 @@ def _shell_word(script: JobText, found: re.Match[str]) -> tuple[str, bool, str]:
     return shell[1], bool(before.strip()) and not lead.startswith("exec"), ""
 
 
-def _of_variables(script: JobText, kept: Sequence[_Found]) -> list[Launch]:
-    """Return the commands that start what is kept in variables."""
+def _not_started(script: JobText, named: list[_Found]) -> InputError:
+    """Return the refusal of a script that names launchers, and starts none in a form that is known."""
+    if not named:
+        return _refusal(
+            script, "no line of the script starts torchrun, another launcher or a program in Python"
+        )
+    first = named[0]
+    what = f"{_words_of(first)} in line {_number(script, first)}"
+    if first.trouble:
+        return _refusal(script, f"{what} {first.trouble}")
+    return _refusal(
+        script,
+        f"{what} is kept in a variable, and no command begins with ${first.variable} in a form that is known",
+    )
+
+
+def _starts_of(
+    script: JobText, kept: Sequence[_Found]
+) -> list[tuple[_Use, tuple[str, ...], tuple[Edit, ...]]]:
+    """Return the commands that start what is kept in variables, with their names and the words in them."""
     if not kept:
         return []
     names = {found.variable for found in kept}
@@ -385,15 +403,8 @@ def _of_variables(script: JobText, kept: Sequence[_Found]) -> list[Launch]:
         given = _ASSIGNED.match(script.code, part.start, part.end)
         if given is not None and _expands(names, script.text[given.end() : part.end]):
             names.add(given[1])
-    uses = list(_uses(script, names))
-    first = kept[0]
-    if not uses:
-        words = f"{_words_of(first)} in line {_number(script, first)} is kept in a variable"
-        raise _refusal(
-            script, f"{words}, and no command begins with ${first.variable} in a form that is known"
-        )
     edits = tuple(Edit(*found.at.span(), found.at[0]) for found in kept)
-    return [_launch(script, first, use, tuple(sorted(names)), edits) for use in uses]
+    return [(use, tuple(sorted(names)), edits) for use in _uses(script, names)]
 
 
 def _expands(names: set[str], text: str) -> bool:

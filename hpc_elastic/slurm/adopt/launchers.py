@@ -7,7 +7,10 @@ from collections.abc import Mapping
 
 from hpc_elastic.named_tuple import NamedTuple
 
-_WORD = re.compile(r"(?:\"(?:\\.|[^\"\\])*\"|'[^']*'|\\.|[^\s\"'\\])+", re.DOTALL)
+_WORD = re.compile(
+    r"(?:\$\(\([^()]*(?:\([^()]*\)[^()]*)*\)\)|\$\([^()]*\)|\"(?:\\.|[^\"\\])*\"|'[^']*'|\\.|[^\s\"'\\])+",
+    re.DOTALL,
+)
 _NOT_NEEDED = ""  # each round has addresses and ports of its own
 _OF_ACCELERATE: Mapping[str, str | None] = {  # what a flag is for an agent; None: it takes no value there
     "num-processes": "workers",
@@ -21,6 +24,33 @@ _OF_ACCELERATE: Mapping[str, str | None] = {  # what a flag is for an agent; Non
     **dict.fromkeys(("max-restarts", "monitor-interval", "role"), "kept"),
     **dict.fromkeys(("multi-gpu", "same-network"), None),
     **dict.fromkeys(("module", "m", "no-python"), None),
+}
+_OF_TORCHRUN: Mapping[str, str | None] = {
+    **dict.fromkeys(
+        (
+            *(
+                "nnodes",
+                "nproc-per-node",
+                "rdzv-backend",
+                "rdzv-endpoint",
+                "rdzv-id",
+                "rdzv-conf",
+                "node-rank",
+            ),
+            *(
+                "master-addr",
+                "master-port",
+                "max-restarts",
+                "monitor-interval",
+                "role",
+                "log-dir",
+                "redirects",
+            ),
+            *("tee", "r", "t", "local-addr", "start-method", "local-ranks-filter"),
+        ),
+        "kept",
+    ),
+    "standalone": None,
 }
 _OF_DEEPSPEED: Mapping[str, str | None] = {
     "num-gpus": "workers",
@@ -105,6 +135,16 @@ def of_deepspeed(tail: str) -> Translated:
     )
 
 
+def of_torchrun(tail: str) -> tuple[str, str]:
+    """Return the flags of torchrun as they stand, and the words from the training script on.
+
+    Raises:
+        NotReadError: a flag has another program than a script in Python started, or is not known.
+    """
+    _, _, script = _flags(tail, _OF_TORCHRUN)
+    return " ".join(tail[: len(tail) - len(script)].replace("\\\n", " ").split()), script
+
+
 def _kind_of(switches: set[str]) -> tuple[str, ...]:
     return (
         *(["--module"] if switches & {"module", "m"} else []),
@@ -120,13 +160,10 @@ def _flags(tail: str, known: Mapping[str, str | None]) -> tuple[dict[str, str], 
     """
     given: dict[str, str] = {}
     switches: set[str] = set()
-    words = list(_WORD.finditer(tail))
+    words = list(_WORD.finditer(tail.replace("\\\n", "  ")))
     at = 0
     while at < len(words):
         word = words[at][0]
-        if word == "\\\n" or not word.strip("\\\n "):
-            at += 1
-            continue
         if not word.startswith("-"):
             if word.startswith(("$", '"$')) and not re.search(r"\.py\b", word):
                 raise NotReadError(f"what {word} holds")
@@ -140,8 +177,6 @@ def _flags(tail: str, known: Mapping[str, str | None]) -> tuple[dict[str, str], 
         else:
             if not equals:
                 at += 1
-                while at < len(words) and not words[at][0].strip("\\\n "):
-                    at += 1
                 value = words[at][0] if at < len(words) else ""
             given[name] = value
         at += 1

@@ -20,7 +20,7 @@ from hpc_elastic.slurm.adopt.checks import (
     NotShownError,
     Plan,
     Program,
-    lines_before_wait,
+    end_of_wait,
     plan_of,
 )
 from hpc_elastic.slurm.adopt.facts import (
@@ -248,16 +248,15 @@ def _changed(text: str, job: _Job, launches: list[Launch], plans: list[Plan]) ->
         block, told = _block(job, launch, plan, known)
         end = launch.end
         if launch.operator == "&":
-            end, names = lines_before_wait(job.script, launch)
+            end = end_of_wait(job.script, launch)
             told.append(
                 Change(
                     "no `&` and no `wait`", "the training runs in the foreground: the agents hear the signals"
                 )
             )
-            del names
         if not is_alone:
             block += _behind(launch, known)
-        edits += [Edit(launch.start, end, "\n".join(block)), *_kept_edits(job, launch)]
+        edits += [Edit(launch.start, end, "\n".join(block)), *_kept_edits(job, launch, plan)]
         changes += [change for change in told if change not in changes]
     trap_edits, trap_changes = _without_traps(job, edits)
     changes += trap_changes
@@ -309,7 +308,6 @@ def _array(facts: Facts) -> Iterator[Change]:
 
 def _block(job: _Job, launch: Launch, plan: Plan, known: _Strict) -> tuple[list[str], list[Change]]:
     """Return the lines in the place of a launch, up to the end of finish, with their reasons."""
-    before = job.script.text[: launch.start].split("\n")
     command, changes = _changed_command(job, launch, plan)
     strict = [
         *([_KEEP_STRICT, _END_STRICT] if known.by_option else []),
@@ -324,7 +322,6 @@ def _block(job: _Job, launch: Launch, plan: Plan, known: _Strict) -> tuple[list[
         f"trap : {_ALL_SIGNALS}  # this shell outlives the signals that the agents save for",
         *begin_lines(job.ours),
     ]
-    del before
     if launch.variables:
         lines.append(f"export PET_RUN_DIR={_RUN_DIR}  # --run-dir of the agents")
     if launch.kind is Kind.LAUNCH and not _uses_env(job, launch):
@@ -375,45 +372,55 @@ def _words_behind(launch: Launch) -> list[str]:
     return []
 
 
-def _kept_edits(job: _Job, launch: Launch) -> list[Edit]:
+def _kept_edits(job: _Job, launch: Launch, plan: Plan) -> list[Edit]:
     """Return the changes of the variables that hold the launcher's words.
 
     Raises:
         NotShownError: our words cannot stand there.
     """
-    words = f"env PYTHON_EXEC={launch.python.strip(chr(34))} {job.ours} run"
-    is_told_rank = launch.kind is Kind.LAUNCH and not _uses_env(job, launch)
-    if launch.kept_at and is_told_rank and not launch.quote:
+    if not launch.kept_at:
+        return []
+    what = f"{launch.kind.value} in line {job.script.line_of(launch.kept_at[0].start)} is kept in a variable"
+    if re.search(r"[\\'\"]", job.ours):
+        raise NotShownError(f"{what}, which cannot hold the path of our program")
+    if launch.kind is Kind.LAUNCH and not _uses_env(job, launch) and not launch.quote:
         raise NotShownError(
-            f"{launch.kind.value} gives its script a flag for the local rank, and adopt cannot see where its words end"
+            f"{what}, and gives its script a flag for the local rank; adopt cannot see where its words end"
         )
-    if launch.kept_at and re.search(r"[\\'\"]", job.ours):
-        raise NotShownError("the launcher is in a variable, which cannot hold the path of our program")
+    words = " ".join(
+        ("env", f"PYTHON_EXEC={launch.python.strip(chr(34))}", *plan.environment, job.ours, "run")
+    )
+    words = words.replace("${PET_NPROC_PER_NODE:-1}", "1")  # single quotes would keep it
+    if launch.kind is Kind.PYTHON:
+        own = (f"--nnodes={plan.nnodes}", f"--nproc-per-node={plan.workers}", *plan.flags, "--no-python")
+        words = f"{job.ours} run {' '.join(own)} "
     found = []
     for edit in launch.kept_at:
-        start = max(job.script.text.rfind("\n", 0, edit.start), 0)
-        is_continued = job.script.text[:start].endswith("\\")
-        line = job.script.text[start : edit.start]
-        has_srun = SRUN.search(line) is not None
-        if is_continued and not has_srun:
-            raise NotShownError("the launcher is in a variable, behind other words of several lines")
-        flags = "" if launch.has_srun else _flags_in_variable(line)
-        found.append(edit._replace(text=f"{flags}{words}"))
+        begin = job.script.text.rfind("\n", 0, edit.start) + 1
+        before = job.script.text[begin : edit.start]
+        before = before[before.find("=") + 1 :].strip().lstrip("(")
+        if before.lstrip("\"'").strip():
+            raise NotShownError(f"{what}, behind other words: {before}")
+        flags = "" if launch.has_srun else _flags_in_variable(job, plan, before, what)
+        own_words = edit.text if launch.kind is Kind.PYTHON else ""
+        found.append(edit._replace(text=f"{flags}{words}{own_words}"))
     return found
 
 
-def _flags_in_variable(line: str) -> str:
+def _flags_in_variable(job: _Job, plan: Plan, before: str, what: str) -> str:
     """Return srun with the options of a step of agents, ahead of a launcher in a variable.
 
     Raises:
-        NotShownError: srun stands there with options already.
+        NotShownError: the variable's text is not expanded where it is given.
     """
-    before = line[line.find("=") + 1 :].strip().lstrip("\"'(")
-    if SRUN.search(f"{before} ") is None:
-        if before:
-            raise NotShownError(f"the launcher is in a variable, behind other words: {before}")
+    nodes = plan.nodes.strip('"')
+    if before.startswith("'") and nodes != "1":
+        if job.facts.tasks != 1:
+            raise NotShownError(f"{what}, in single quotes, and the job has several tasks on a node")
         return "srun --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --no-kill "
-    raise NotShownError("the launcher is in a variable together with srun and its options")
+    return (
+        f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --no-kill "
+    )
 
 
 def _without_traps(job: _Job, edits: Sequence[Edit]) -> tuple[list[Edit], list[Change]]:
@@ -665,8 +672,13 @@ def _agent(job: _Job, line: Launch, plan: Plan, wrapper: str) -> str:
         return f"{words}{wrapper}{line.named}{line.tail}"
     inside = CONTAINER.search(wrapper)
     container = ""
+    if inside is not None and line.quote:
+        own = " ".join((*plan.flags, "--no-python"))
+        return (
+            f"{job.ours} run --run-dir {_RUN_DIR} {own} {wrapper.lstrip()}exec {line.python} -u {plan.script}"
+        )
     if inside is not None:
-        text = re.sub(r"\\\n\s*", " ", wrapper[inside.start() :]).strip().replace('"', '\\"')
+        text = re.sub(r"\s*\\\n\s*", " ", wrapper[inside.start() :]).strip().replace('"', '\\"')
         container, wrapper = f' --container "{text}"', wrapper[: inside.start()]
     tail = _with_local_rank(job, line)
     variables = " ".join((f"PYTHON_EXEC={line.python}", *plan.environment))
