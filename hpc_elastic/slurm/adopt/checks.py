@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.slurm.adopt.facts import (
@@ -18,7 +18,13 @@ from hpc_elastic.slurm.adopt.facts import (
     words_of,
 )
 from hpc_elastic.slurm.adopt.launch import JobText, Kind, Launch
-from hpc_elastic.slurm.adopt.launchers import NotReadError, of_accelerate, of_deepspeed, of_torchrun
+from hpc_elastic.slurm.adopt.launchers import (
+    NotReadError,
+    Translated,
+    of_accelerate,
+    of_deepspeed,
+    of_torchrun,
+)
 from hpc_elastic.slurm.job.shell_text import COMMENT, keywords
 from hpc_elastic.slurm.job.traps import signal_name
 
@@ -70,7 +76,7 @@ class NotShownError(Exception):
 
 
 Program = Callable[[str], str | None]
-"""Returns the text of a program in Python by the word of the script that names it; None if it is not known."""
+"""Returns the text of a program in Python by the word of the script that names it; None if not known."""
 
 
 def plan_of(script: JobText, launch: Launch, facts: Facts, traps: OwnTraps, program: Program) -> Plan:
@@ -89,55 +95,71 @@ def plan_of(script: JobText, launch: Launch, facts: Facts, traps: OwnTraps, prog
 
 def _check_around(script: JobText, launch: Launch, facts: Facts, traps: OwnTraps) -> None:
     """Refuse what holds for each launcher: other starters, containers, traps and requeues."""
-    what = f"{launch.kind.value} in line {launch.number}"
-    before = f"{launch.head} {launch.options}"
-    other = _OTHER_STARTERS.search(before)
-    if other is not None:
-        raise NotShownError(
-            f"{what} is started by `{other[1]}`, which starts, ends or places it in a way of its own"
-        )
-    others = _OTHER_CONTAINERS.search(before)
-    if others is not None:
-        raise NotShownError(
-            f"{what} is in a container of `{others[1]}`: adopt does not know whether it passes the environment on, "
-            "by which workers learn their rank"
-        )
-    inside = CONTAINER.search(launch.options)
-    if inside is not None and "'" in launch.options and not launch.quote:
-        raise NotShownError(f"{what} is in a container whose words have single quotes")
-    clean = _CLEAN.search(_outside_shell(launch.options[inside.end() :])) if inside else None
-    if clean is not None:
-        raise NotShownError(
-            f"the container of line {launch.number} has {clean[1]}, which keeps from workers who they are"
-        )
-    spoken = _spoken(script)
-    if any(name.startswith("container-") for name, _ in facts.given) or "container" in dict(facts.given):
-        raise NotShownError(
-            "the whole job script runs in a container (#SBATCH --container-...), where Slurm is not"
-        )
-    if _PYXIS.search(spoken):
-        raise NotShownError(
-            f"srun runs {what} in a container (--container-image), and adopt cannot see whether the image has "
-            "Python 3.10 or later for our agent, nor whether the run directory is mounted in it"
-        )
-    if any(
-        word in ("hetjob", "packjob")
-        for line in script.text.split("\n")
-        if line.startswith("#SBATCH")
-        for word in line.split()
-    ):
-        raise NotShownError("the job is a heterogeneous one, whose components are jobs of their own")
-    if traps.trouble:
-        raise NotShownError(traps.trouble)
     elsewhere = next(requeues_elsewhere(script, traps), None)
-    if elsewhere is not None:
-        raise NotShownError(
-            f"line {elsewhere} queues the job again, or another one, by a rule of the script's own"
+    trouble = (
+        _starter(launch)
+        or _container(launch)
+        or _kind_of_job(script, launch, facts)
+        or traps.trouble
+        or (
+            elsewhere
+            and f"line {elsewhere} queues the job again, or another one, by a rule of the script's own"
         )
-    if launch.variables and re.search(r"--export(?:=|\s+)(?!\S*ALL)", spoken):
-        raise NotShownError(
-            "--export keeps variables of the batch script from the tasks, and the launcher is in a variable"
+        or (
+            launch.variables
+            and re.search(r"--export(?:=|\s+)(?!\S*ALL)", _spoken(script))
+            and "the launcher is in a variable, and --export keeps those of the batch script from the tasks"
         )
+    )
+    if trouble:
+        raise NotShownError(trouble)
+
+
+def _what(launch: Launch) -> str:
+    return f"{launch.kind.value} in line {launch.number}"
+
+
+def _starter(launch: Launch) -> str:
+    """Return why another program ahead of a launcher keeps agents from its place; empty for none."""
+    before = f"{launch.head} {launch.options}"
+    other, container = _OTHER_STARTERS.search(before), _OTHER_CONTAINERS.search(before)
+    if container is not None:
+        return (
+            f"{_what(launch)} is in a container of `{container[1]}`: adopt does not know whether it passes "
+            "the environment on, by which workers learn their rank"
+        )
+    if other is not None:
+        return (
+            f"{_what(launch)} is started by `{other[1]}`, which starts, ends or places it in a way of its own"
+        )
+    return ""
+
+
+def _container(launch: Launch) -> str:
+    """Return why workers cannot be in the container of a launcher; empty if they can, or there is none."""
+    inside = CONTAINER.search(launch.options)
+    if inside is None:
+        return ""
+    if "'" in launch.options and not launch.quote:
+        return f"{_what(launch)} is in a container whose words have single quotes"
+    clean = _CLEAN.search(_outside_shell(launch.options[inside.end() :]))
+    if clean is not None:
+        return f"the container of line {launch.number} has {clean[1]}, which keeps from workers who they are"
+    return ""
+
+
+def _kind_of_job(script: JobText, launch: Launch, facts: Facts) -> str:
+    """Return why the job is none of agents: in a container of Slurm's, or of several components."""
+    if any(name == "container" or name.startswith("container-") for name, _ in facts.given):
+        return "the whole job script runs in a container (#SBATCH --container-...), where Slurm is not"
+    if _PYXIS.search(_spoken(script)):
+        return (
+            f"srun runs {_what(launch)} in a container (--container-image), and adopt cannot see whether the "
+            "image has Python 3.10 or later for our agent, nor whether the run directory is mounted in it"
+        )
+    if re.search(r"^#SBATCH\s+(?:hetjob|packjob)\b", script.text, re.MULTILINE):
+        return "the job is a heterogeneous one, whose components are jobs of their own"
+    return ""
 
 
 def _spoken(script: JobText) -> str:
@@ -153,7 +175,7 @@ def _outside_shell(options: str) -> str:
 
 def _of_torchrun(script: JobText, launch: Launch, facts: Facts) -> Plan:
     values = assigned(script)
-    words = words_of(script, launch, values)
+    words = words_of(launch, values)
     for edit in launch.kept_at:
         words = f"{filled(script.text[edit.end : script.code.find(chr(10), edit.end)], values)} {words}"
     what = f"torchrun in line {launch.number}"
@@ -163,8 +185,8 @@ def _of_torchrun(script: JobText, launch: Launch, facts: Facts) -> Plan:
     uses_env = re.search(r"(?<!\S)--use[-_]env(?!\S)", words) is not None
     if launch.kind is Kind.LAUNCH and inside is not None and not uses_env:
         raise NotShownError(
-            f"torch.distributed.launch in line {launch.number} gives its script a flag that depends on the version "
-            "of torch in the container"
+            f"torch.distributed.launch in line {launch.number} gives its script a flag that depends on the "
+            "version of torch in the container"
         )
     _check_tasks(launch, facts, words, values)
     if inside is not None and launch.quote:
@@ -199,8 +221,8 @@ def _check_nodes(launch: Launch, words: str, values: dict[str, str], asked: int 
         many = 1
     if rank is not None and (handed_in(rank, values) or (rank.isdecimal() and many != 1)):
         raise NotShownError(
-            f"{what} gets its --node-rank from outside of the job ({rank}): one job for each node, and agents "
-            "meet within one job"
+            f"{what} gets its --node-rank from outside of the job ({rank}): one job for each node, and "
+            "agents meet within one job"
         )
     if nodes is not None and (handed_in(nodes, values) or "$#" in nodes):
         raise NotShownError(f"the number of nodes of {what} ({nodes}) comes from outside of the script")
@@ -213,10 +235,9 @@ def _hides_flags(words: str) -> bool:
     """Tell whether a variable among the flags of a launcher may hold further ones."""
     before = ""
     for word in words.split():
-        if word.startswith("$") or word.startswith('"$'):
-            if not before.startswith("-") or "=" in before:
-                return True
-        elif re.search(r"\.py\b", word) or word in ("-m", "--module"):
+        if word.startswith(("$", '"$')) and (not before.startswith("-") or "=" in before):
+            return True
+        if re.search(r"\.py\b", word) or word in ("-m", "--module"):
             return False
         before = word
     return False
@@ -261,8 +282,8 @@ def _check_tasks(launch: Launch, facts: Facts, words: str, values: dict[str, str
     nodes, workers = flag(words, "nnodes") or "", flag(words, "nproc-per-node")
     if workers in (None, "1") or _SLURM_TASKS.search(nodes):
         raise NotShownError(
-            f"srun starts {what} {tasks or 'several times'} times on each node, with {workers or 1} worker each: "
-            "agents are one on each node"
+            f"srun starts {what} {tasks or 'several times'} times on each node, with {workers or 1} worker each, "
+            "and agents are one on each node"
             if tasks
             else f"adopt cannot see how often srun starts {what} on each node"
         )
@@ -274,8 +295,7 @@ def _check_tasks(launch: Launch, facts: Facts, words: str, values: dict[str, str
 
 def _of_other_launcher(script: JobText, launch: Launch, facts: Facts, program: Program) -> Plan:
     """Return the plan for ``accelerate launch`` and ``deepspeed`` with flags that are known here."""
-    what = f"{launch.kind.value} in line {launch.number}"
-    values, asked = assigned(script), facts.nodes
+    what = _what(launch)
     if launch.variables or launch.quote or launch.needs_exec:
         raise NotShownError(
             f"the words of {what} are in a variable or in quotes, and its flags mean other ones to agents"
@@ -290,39 +310,41 @@ def _of_other_launcher(script: JobText, launch: Launch, facts: Facts, program: P
         raise NotShownError(f"adopt does not know for {what} what {error} has it do") from None
     if launch.kind is Kind.ACCELERATE:
         _check_default_config(script, what, program)
-    nodes, rank = filled(found.nodes, values).strip("\"'"), filled(found.rank, values).strip("\"'\\")
-    if handed_in(rank, values) or handed_in(nodes, values) or (rank.isdecimal() and nodes not in ("", "1")):
-        raise NotShownError(f"the number or the rank of nodes of {what} comes from outside of the script")
-    many = int(nodes) if nodes.isdecimal() else None if nodes else 1
-    if launch.has_srun:
-        asked = _nodes_of(filled(launch.options, values), facts)
-        if _tasks_of(filled(launch.options, values), facts) != 1:
-            raise NotShownError(f"adopt cannot see that srun starts {what} once on each node")
-    if (many is not None and many != asked and (launch.has_srun or many > 1)) or (
-        many is None and asked is None
-    ):
-        raise NotShownError(
-            f"{what} is for {nodes or 1} nodes, and the script asks for {asked or 'an unknown number'}"
-        )
-    if many == 1 and asked != 1:
-        raise NotShownError(f"{what} uses one of {asked} nodes; adopt cannot see what the others do")
-    if launch.kind is Kind.DEEPSPEED and many != 1:
-        raise NotShownError(f"{what} starts its workers on other nodes by ssh")
+    many = _nodes_of_launcher(script, launch, facts, found)
     script_words = found.script
     if found.has_local_rank:
         word = re.match(r"(?:\"[^\"]*\"|\S)+", script_words)
         at = word.end() if word else 0
         script_words = f'{script_words[:at]} "--local_rank=\\${{local_rank}}"{script_words[at:]}'
-    nnodes = "1" if many == 1 else '"$SLURM_JOB_NUM_NODES"'
-    return Plan(
-        nnodes,
-        nnodes,
-        _workers_per_node(found.workers, found.nodes, many),
-        found.flags,
-        (),
-        found.environment,
-        script_words,
-    )
+    on = "1" if many == 1 else '"$SLURM_JOB_NUM_NODES"'
+    workers = _workers_per_node(found.workers, found.nodes, many)
+    return Plan(on, on, workers, found.flags, (), found.environment, script_words)
+
+
+def _nodes_of_launcher(script: JobText, launch: Launch, facts: Facts, found: Translated) -> int | None:
+    """Return for how many nodes a launcher is; None if that is the number of the job's, as a variable.
+
+    Raises:
+        NotShownError: they are not the nodes of the job.
+    """
+    values, what, asked = assigned(script), _what(launch), facts.nodes
+    nodes, rank = filled(found.nodes, values).strip("\"'"), filled(found.rank, values).strip("\"'\\")
+    if handed_in(rank, values) or handed_in(nodes, values) or (rank.isdecimal() and nodes not in ("", "1")):
+        raise NotShownError(f"the number or the rank of nodes of {what} comes from outside of the script")
+    if launch.has_srun:
+        options = filled(launch.options, values)
+        asked = _nodes_of(options, facts)
+        if _tasks_of(options, facts) != 1:
+            raise NotShownError(f"adopt cannot see that srun starts {what} once on each node")
+    many = int(nodes) if nodes.isdecimal() else None if nodes else 1
+    if many == 1 and asked != 1:
+        raise NotShownError(f"{what} uses one of {asked or 'the'} nodes; adopt cannot see what others do")
+    if launch.kind is Kind.DEEPSPEED and many != 1:
+        raise NotShownError(f"{what} starts its workers on other nodes by ssh")
+    if asked is None or many not in (None, asked):
+        of_job = asked or "an unknown number"
+        raise NotShownError(f"{what} is for {nodes or 1} nodes, and the script asks for {of_job}")
+    return many
 
 
 def _workers_per_node(workers: str, nodes: str, many: int | None) -> str:
@@ -346,17 +368,7 @@ def _check_default_config(script: JobText, what: str, program: Program) -> None:
 def _of_python(script: JobText, launch: Launch, facts: Facts, traps: OwnTraps, program: Program) -> Plan:
     what = f"{launch.named.split()[-1]} in line {launch.number}"
     options, _ = split_options(launch.options) if launch.has_srun else ("", launch.options)
-    each, nodes = _tasks_of(options, facts), _nodes_of(options, facts)
-    if not launch.has_srun and nodes == 1:
-        each = 1  # it runs once, whatever the number of tasks that the job asks for
-    if re.search(r"<(?!<)", launch.tail):
-        raise NotShownError(f"{what} reads its input from the script, which workers do not have")
-    if _MPI.search(f"{_spoken(script)} {launch.options}"):
-        raise NotShownError(f"{what} may learn its rank from MPI, which workers of an agent do not have")
-    if each is None or nodes is None:
-        raise NotShownError(f"adopt cannot see on how many nodes, and how often on each, {what} is started")
-    if not launch.has_srun and nodes != 1:
-        raise NotShownError(f"{what} runs once, on the first of {nodes} nodes, and may start others itself")
+    each, nodes = _checked_tasks(script, launch, facts, what)
     if (each, nodes) == (1, 1):
         _check_one_gpu(what, facts)
     else:
@@ -370,12 +382,31 @@ def _of_python(script: JobText, launch: Launch, facts: Facts, traps: OwnTraps, p
     signal, lead_s = _signal_of_program(launch, facts, traps)
     if signal:
         flags += [f"--unasked=signal:{signal}", f"--warn-timeout={lead_s}"]
-        notes.append(
-            (flags[-2], "workers that do not ask whether to stop get the signal that the program hears now")
-        )
-        notes.append((flags[-1], f"they have {lead_s} s after it, as --signal says"))
+        heard = "workers that do not ask whether to stop get the signal that the program hears now"
+        notes += [(flags[-2], heard), (flags[-1], f"they have {lead_s} s after it, as --signal says")]
     on = '"$SLURM_JOB_NUM_NODES"' if nodes > 1 else "1"
     return Plan(on, on, str(each), tuple(flags), tuple(notes))
+
+
+def _checked_tasks(script: JobText, launch: Launch, facts: Facts, what: str) -> tuple[int, int]:
+    """Return how often a program is started on each node, and on how many nodes.
+
+    Raises:
+        NotShownError: that is not told, or its ranks and its input are not those of workers.
+    """
+    options, _ = split_options(launch.options) if launch.has_srun else ("", launch.options)
+    each, nodes = _tasks_of(options, facts), _nodes_of(options, facts)
+    if not launch.has_srun and nodes == 1:
+        each = 1  # it runs once, whatever the number of tasks that the job asks for
+    if re.search(r"<(?!<)", launch.tail):
+        raise NotShownError(f"{what} reads its input from the script, which workers do not have")
+    if _MPI.search(f"{_spoken(script)} {launch.options}"):
+        raise NotShownError(f"{what} may learn its rank from MPI, which workers of an agent do not have")
+    if each is None or nodes is None:
+        raise NotShownError(f"adopt cannot see on how many nodes, and how often on each, {what} is started")
+    if not launch.has_srun and nodes != 1:
+        raise NotShownError(f"{what} runs once, on the first of {nodes} nodes, and may start others itself")
+    return each, nodes
 
 
 def _check_one_gpu(what: str, facts: Facts) -> None:

@@ -269,7 +269,7 @@ def split_options(options: str) -> tuple[str, str]:
     return "", options
 
 
-def words_of(script: JobText, launch: Launch, values: dict[str, str]) -> str:
+def words_of(launch: Launch, values: dict[str, str]) -> str:
     """Return the words of a launch with the values of its variables, without quotes of a shell."""
     return filled(f"{launch.named} {launch.tail}", values).replace("\\\n", " ").replace("\\$", "$")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from enum import Enum
+from itertools import pairwise
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.named_tuple import NamedTuple
@@ -89,9 +90,9 @@ _ONE_PASS = re.compile(r"for\s+\w+\s+in\s+[\w./:-]+\s*\Z")
 _SHELL = re.compile(r"(?:(?:/usr)?/bin/)?(?:bash|sh)\s+-[leux]*c\s+(['\"])\s*\Z")
 _LETTERS = "EHIKOQXZklqsuv"
 _SWITCHES_TEXT = (  # of srun
-    "kill-on-bad-exit label unbuffered exclusive exact overlap overcommit multi-prog disable-status pty quiet "
-    "verbose preserve-env quit-on-interrupt oversubscribe hold immediate wait contiguous container-mount-home "
-    "container-remap-root container-writable container-readonly container-entrypoint"
+    "kill-on-bad-exit label unbuffered exclusive exact overlap overcommit multi-prog disable-status pty "
+    "quiet verbose preserve-env quit-on-interrupt oversubscribe hold immediate wait contiguous "
+    "container-mount-home container-remap-root container-writable container-readonly container-entrypoint"
 )
 _SWITCHES = frozenset(_SWITCHES_TEXT.split())
 _LOOP = "is in a loop: it starts several trainings, or one again and again"
@@ -248,7 +249,7 @@ def find_launches(script: JobText) -> list[Launch]:
     else:
         raise _not_started(script, [one for named in found for one in named])
     launches.sort(key=lambda one: one.start)
-    if any(not _are_apart(one, other) for one, other in zip(launches, launches[1:], strict=False)):
+    if any(not _are_apart(one, other) for one, other in pairwise(launches)):
         numbers = ", ".join(str(one.number) for one in launches)
         raise _refusal(
             script,
@@ -308,30 +309,42 @@ def _trains(found: re.Match[str], mark: str, begin: int) -> bool:
     return not is_text and found.start() >= begin and found["script"] not in ("-", "<<", "<<<")
 
 
-def _kept(script: JobText, found: re.Match[str], place: int, begin: int) -> tuple[str, str, str, bool]:
-    """Return the obstacle to starting a launcher where it is named, its variable, its quote, and whether
-    other commands stand before it in the quote.
-    """
+class _Place(NamedTuple):
+    """Where a launcher is named: the obstacle to starting it there, and what is around it, as in `_Found`."""
+
+    trouble: str = ""
+    variable: str = ""
+    quote: str = ""
+    needs_exec: bool = False
+
+
+def _kept(script: JobText, found: re.Match[str], place: int, begin: int) -> _Place:
+    """Return where a launcher is named."""
     code, mark = script.code, script.code[found.end() - 1]
-    if mark == DOCUMENT:
-        return "stands in a here-document, a script of its own", "", "", False
-    variable = _variable(script, place, found.start())
+    variable = "" if mark == DOCUMENT else _variable(script, place, found.start())
     if variable:
-        is_plain = mark in (QUOTED, SUBSTITUTED) or not script.text[found.end() - 1].isspace()
-        return ("" if is_plain else "is kept in a variable", variable, "", False)
-    if begin > found.start() or re.match(r"alias\b", code[begin : begin + 6]):
-        return "is kept in an alias", "", "", False
-    if mark == QUOTED:
-        quote, needs_exec, trouble = _shell_word(script, found)
-        if quote or trouble:
-            return trouble, "", quote, needs_exec
-        is_word = found.start() == 0 or code[found.start() - 1] != QUOTED
-        groups = found.groupdict()
-        if not ((groups.get("quote") or (groups.get("python") or "").startswith('"')) and is_word):
-            return "is in quotes, and not in those of a `bash -c`", "", "", False
-    if mark == SUBSTITUTED and "$(" not in found[0]:
-        return "is in a substitution", "", "", False
-    return "", "", "", False
+        return _Place(variable=variable)
+    trouble = ""
+    if mark == DOCUMENT:
+        trouble = "stands in a here-document, a script of its own"
+    elif begin > found.start() or re.match(r"alias\b", code[begin : begin + 6]):
+        trouble = "is kept in an alias"
+    elif mark == QUOTED:
+        return _in_quotes(script, found)
+    elif mark == SUBSTITUTED and "$(" not in found[0]:
+        trouble = "is in a substitution"
+    return _Place(trouble)
+
+
+def _in_quotes(script: JobText, found: re.Match[str]) -> _Place:
+    """Return where a launcher is named that ends in quotes: its own, or those of a shell's words."""
+    quote, needs_exec, trouble = _shell_word(script, found)
+    if quote or trouble:
+        return _Place(trouble, "", quote, needs_exec)
+    is_word = found.start() == 0 or script.code[found.start() - 1] != QUOTED
+    groups = found.groupdict()
+    has_own = groups.get("quote") or (groups.get("python") or "").startswith('"') or found[0][-1] == '"'
+    return _Place("" if has_own and is_word else "is in quotes, and not in those of a `bash -c`")
 
 
 def _variable(script: JobText, place: int, at: int) -> str:
@@ -494,7 +507,7 @@ def _launch(
     end = len(text) if end < 0 else end
     cut = _cut(script, first, start)
     sruns = list(SRUN.finditer(code, part.start, begin))
-    lead = _START.match(code, cut if cut > part.start else part.start, begin)
+    lead = _START.match(code, max(part.start, cut), begin)
     at = sruns[-1].start() if sruns else (lead.end() if lead else part.start)
     head = text[cut:at]
     is_executed = re.search(r"(?:^|\s)exec\s+\Z", head) is not None

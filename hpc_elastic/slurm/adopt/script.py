@@ -190,31 +190,45 @@ def adopt(
         NotAdoptedError: a changed script cannot be shown to be right.
         InputError: it is no script of a POSIX shell, starts nothing that agents could, or is ours already.
     """
-    plain, shell = _plain(text, name)
-    script = JobText.of(name, plain)
-    job = _Job(script, _facts(plain), own_traps(script), " ".join(map(shlex.quote, ours)))  # noqa: TID251 - a line of a script
+    job, shell = _job_of(text, name, ours)
     first: Launch | None = None
     try:
-        launches = find_launches(script)
+        launches = find_launches(job.script)
         first = launches[0]
-        plans = [plan_of(script, one, job.facts, job.traps, program) for one in launches]
-        if any(one.is_piped for one in launches) and "bash" not in shell:
-            raise NotShownError(
-                f"{first.kind.value} in line {first.number} has `|` behind it, and only bash tells how it ended"
-            )
+        plans = [plan_of(job.script, one, job.facts, job.traps, program) for one in launches]
+        _check_pipes(launches, shell)
         return _changed(text, job, launches, plans)
     except NotShownError as error:
         number = 0 if first is None else first.number
-        raise _not_adopted(str(error), job, number, as_it_is(name, is_array=job.facts.is_array)) from None
+        raise _not_adopted(str(error), job, number, as_it_is(name)) from None
     except InputError as error:
-        if isinstance(error, NotAdoptedError):
-            raise
         found = re.search(r"lines? (\d+)", error.message)
         raise _not_adopted(error.message, job, int(found[1]) if found else 0, error.fix) from None
 
 
+def _job_of(text: str, name: str, ours: Sequence[str]) -> tuple[_Job, str]:
+    """Return a script with all that is known about it, and its shell.
+
+    Raises:
+        InputError: it is of another language.
+    """
+    plain, shell = _plain(text, name)
+    script = JobText.of(name, plain)
+    words = " ".join(map(shlex.quote, ours))  # noqa: TID251 - a line of a script
+    return _Job(script, _facts(plain), own_traps(script), words), shell
+
+
+def _check_pipes(launches: Sequence[Launch], shell: str) -> None:
+    piped = next((one for one in launches if one.is_piped), None)
+    if piped is not None and "bash" not in shell:
+        what = f"{piped.kind.value} in line {piped.number}"
+        raise NotShownError(f"{what} has `|` behind it, and only bash tells how it ended")
+
+
 def _not_adopted(message: str, job: _Job, number: int, fix: str) -> NotAdoptedError:
     draft = _draft(message, job, number) if number else ""
+    if job.facts.is_array:  # submit takes none
+        fix = fix.replace(as_it_is(job.script.name), as_it_is(job.script.name, is_array=True))
     return NotAdoptedError(message, where=job.script.name, fix=fix, draft=draft)
 
 
@@ -301,8 +315,8 @@ def _array(facts: Facts) -> Iterator[Change]:
     if facts.is_array:
         yield Change(
             "#SBATCH --array",
-            "each task is a run of its own, run-<id of its job>, and comes back alone; a later task does not go on "
-            "with the run of an earlier one",
+            "each task is a run of its own, run-<id of its job>, and comes back alone; a later task does not "
+            "go on with the run of an earlier one",
         )
 
 
@@ -348,7 +362,7 @@ def _block(job: _Job, launch: Launch, plan: Plan, known: _Strict) -> tuple[list[
 
 
 def _uses_env(job: _Job, launch: Launch) -> bool:
-    words = words_of(job.script, launch, assigned(job.script))
+    words = words_of(launch, assigned(job.script))
     return re.search(r"(?<!\S)--use[-_]env(?!\S)", words) is not None
 
 
@@ -605,14 +619,14 @@ def _changed_command(job: _Job, line: Launch, plan: Plan) -> tuple[list[str], li
     changes = [
         Change(
             f"{job.ours} run --run-dir {_RUN_DIR} {'ahead ' if line.kind is Kind.PYTHON else ''}{what}",
-            "the program that ran adopt starts the workers, so it has to be on all nodes; they have the script's own "
-            "Python, and need nothing of ours. The nodes meet in the directory, so that no host is special",
+            "the program that ran adopt starts the workers, so it has to be on all nodes; they have the "
+            "script's own Python, and need nothing of ours. The nodes meet in the directory: no host is special",
         )
     ]
     options, wrapper = split_options(line.options) if line.has_srun else ("", line.options)
     options, told = _let_others_live(options)
     changes += told
-    options, told = _one_task(options, line, plan)
+    options, told = _one_task(options, line)
     changes += told
     missing = [
         text.format(nodes=plan.nodes) for name, text, short in _SRUN_FLAGS if not _given(options, name, short)
@@ -633,7 +647,7 @@ def _changed_command(job: _Job, line: Launch, plan: Plan) -> tuple[list[str], li
     return f"{line.head}srun{options}{_agent(job, line, plan, wrapper)}".split("\n"), changes
 
 
-def _one_task(options: str, line: Launch, plan: Plan) -> tuple[str, list[Change]]:
+def _one_task(options: str, line: Launch) -> tuple[str, list[Change]]:
     """Return the options of srun without those of tasks that are workers now, and of restarts by others."""
     changes = []
     if line.kind is Kind.PYTHON:
@@ -642,8 +656,10 @@ def _one_task(options: str, line: Launch, plan: Plan) -> tuple[str, list[Change]
             r"(?<=\s)--(?:gpus-per-task|gpu-bind|cpus-per-task)(?:=|\s+)\S+(?=\s|\Z)",
             r"(?<=\s)-c\s*\S+(?=\s|\Z)",
         ):
-            for found in re.finditer(pattern, options):
-                changes.append(Change(f"without {found[0]}", "one agent on each node starts the workers"))
+            changes += [
+                Change(f"without {found[0]}", "one agent on each node starts the workers")
+                for found in re.finditer(pattern, options)
+            ]
             options = re.sub(pattern, "", options)
     resumes = re.search(r"(?<=\s)--auto-resume(?:=|\s+)1(?=\s|\Z)", options)
     if resumes is not None:
@@ -661,31 +677,31 @@ def _agent(job: _Job, line: Launch, plan: Plan, wrapper: str) -> str:
     if line.quote == "'" and "'" in ours:
         raise NotShownError("the launcher is in single quotes, which cannot hold the path of our program")
     if line.kind is Kind.PYTHON:
-        flags = " ".join(
-            (f"--nnodes={plan.nnodes}", f"--nproc-per-node={plan.workers}", *plan.flags, "--no-python")
-        )
-        if line.quote == '"':
-            flags = flags.replace('"', '\\"')
-        words = f"{ours} run --run-dir {place} {flags} "
-        if line.quote:
-            return f"{wrapper}{execs}{words}{line.named}{line.tail}"
-        return f"{words}{wrapper}{line.named}{line.tail}"
-    inside = CONTAINER.search(wrapper)
-    container = ""
-    if inside is not None and line.quote:
-        own = " ".join((*plan.flags, "--no-python"))
-        return (
-            f"{job.ours} run --run-dir {_RUN_DIR} {own} {wrapper.lstrip()}exec {line.python} -u {plan.script}"
-        )
-    if inside is not None:
-        text = re.sub(r"\s*\\\n\s*", " ", wrapper[inside.start() :]).strip().replace('"', '\\"')
-        container, wrapper = f' --container "{text}"', wrapper[: inside.start()]
+        own = (f"--nnodes={plan.nnodes}", f"--nproc-per-node={plan.workers}", *plan.flags, "--no-python")
+        flags = " ".join(own).replace('"', '\\"') if line.quote == '"' else " ".join(own)
+        words = f"{execs}{ours} run --run-dir {place} {flags} "
+        around = f"{wrapper}{words}" if line.quote else f"{words}{wrapper}"
+        return f"{around}{line.named}{line.tail}"
+    if CONTAINER.search(wrapper) and line.quote:
+        flags = " ".join((*plan.flags, "--no-python"))
+        words = f"{job.ours} run --run-dir {_RUN_DIR} {flags} {wrapper.lstrip()}"
+        return f"{words}exec {line.python} -u {plan.script}"
+    wrapper, container = _container_of(wrapper)
     tail = _with_local_rank(job, line)
     variables = " ".join((f"PYTHON_EXEC={line.python}", *plan.environment))
     if plan.script:
         flags = " ".join((f"--nnodes={plan.nnodes}", f"--nproc-per-node={plan.workers}", *plan.flags))
         tail = f" {flags} {plan.script}"
     return f"{wrapper}{execs}env {variables} {ours} run --run-dir {place}{container}{tail}"
+
+
+def _container_of(wrapper: str) -> tuple[str, str]:
+    """Return the words ahead of a container, and the option by which workers are started in it."""
+    inside = CONTAINER.search(wrapper)
+    if inside is None:
+        return wrapper, ""
+    text = re.sub(r"\s*\\\n\s*", " ", wrapper[inside.start() :]).strip().replace('"', '\\"')
+    return wrapper[: inside.start()], f' --container "{text}"'
 
 
 def _with_local_rank(job: _Job, line: Launch) -> str:
@@ -786,10 +802,9 @@ def adopt_per_node(text: str, name: str, ours: Sequence[str] = ("hpc-elastic",))
     Raises:
         InputError: as `adopt`, or the script starts srun itself.
     """
-    plain, _ = _plain(text, name)
-    script = JobText.of(name, plain)
-    job = _Job(script, _facts(plain), own_traps(script), " ".join(map(shlex.quote, ours)))  # noqa: TID251 - a line of a script
-    launches = find_launches(script)
+    job, _ = _job_of(text, name, ours)
+    plain = job.script.text
+    launches = find_launches(job.script)
     line = launches[0]
     what = f"{line.kind.value} in line {line.number}"
     if line.has_srun:
@@ -868,7 +883,7 @@ def _draft(reason: str, job: _Job, number: int) -> str:
             *begin_lines(job.ours),
             f"# {_LEFT}: the flags, the training script and its arguments; line {number} is",
             f"#   {lines[number - 1].strip()}",
-            f"# One agent runs on each node and starts N workers there. python3 is their Python.",
+            "# One agent runs on each node and starts N workers there. python3 is their Python.",
             f"{_SRUN_LINE} --ntasks={nodes} \\",
             f"    env PYTHON_EXEC=python3 {job.ours} run --run-dir {_RUN_DIR} \\",
             f"    --nnodes={nodes} --nproc-per-node=N TRAIN.PY ARGUMENTS",

@@ -157,21 +157,30 @@ def open_blocks(code: str, before: list[Part]) -> list[Block]:
     """Return the blocks that are still open behind some commands, the outermost first."""
     blocks: list[Block] = []
     for place, part in enumerate(before):
-        own = code[part.start : part.end]
-        for word in _leading(own):
+        for word in _leading(code[part.start : part.end]):
             if word in _OPENS:
                 blocks.append(Block(word, place, name=_function(code, before, place) if word == "{" else ""))
             elif blocks and word == _OPENS.get(blocks[-1].word):
                 blocks.pop()
-            elif word in ("else", "elif") and blocks:
-                blocks[-1] = blocks[-1]._replace(branch=blocks[-1].branch + 1)
-        if part.after == "(":
-            blocks.append(Block("(", place))
-        elif part.after == ")" and blocks and blocks[-1].word == "(":
-            blocks.pop()
-        elif part.after == ";;" and blocks:
-            blocks[-1] = blocks[-1]._replace(branch=blocks[-1].branch + 1)
+            elif word in ("else", "elif"):
+                _next_branch(blocks)
+        _parenthesis(blocks, part.after, place)
     return blocks
+
+
+def _parenthesis(blocks: list[Block], operator: str, place: int) -> None:
+    """Take note of the operator behind a command that opens or closes a block."""
+    if operator == "(":
+        blocks.append(Block("(", place))
+    elif operator == ")" and blocks and blocks[-1].word == "(":
+        blocks.pop()
+    elif operator == ";;":
+        _next_branch(blocks)
+
+
+def _next_branch(blocks: list[Block]) -> None:
+    if blocks:
+        blocks[-1] = blocks[-1]._replace(branch=blocks[-1].branch + 1)
 
 
 def _function(code: str, commands: list[Part], place: int) -> str:
