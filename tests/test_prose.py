@@ -56,6 +56,7 @@ READERS = {
     "slurm/adopt/script.py": "job scripts",
     "slurm/adopt/torchrun_line.py": "job scripts",
     "cli/commands/submitting/lint.py": "job scripts",
+    "slurm/job/first_job.py": "job scripts",
     "slurm/lint/pitfalls.py": "job scripts",
     "slurm/lint/commands.py": "job scripts",
     "slurm/lint/mistakes.py": "job scripts",

@@ -42,7 +42,7 @@ KINDS: dict[str, set[tuple[str, ...]]] = {
     },
     "mermaid": {()},  # drawn by the forge
     "text": {()},
-    "toml": {(), ("pyproject",)},
+    "toml": {(), ("pyproject",), ("settings",)},
 }
 _OUTPUT_FLAGS = doctest.ELLIPSIS
 
@@ -148,7 +148,16 @@ def test_entry_points_are_those_that_are_looked_for(block: Block) -> None:
     assert set(groups) <= {*LOGS_GROUPS, *HANDLER_GROUPS}
 
 
-@pytest.mark.parametrize("block", _with("toml", without="pyproject"))
+@pytest.mark.parametrize("block", _with("toml", "settings"))
+def test_settings_files_are_valid(block: Block, tmp_path: Path) -> None:
+    """Each of their profiles, too."""
+    (tmp_path / "hpc-elastic.toml").write_text(block.code, encoding="utf-8")
+    assert "\naccount " in _run([sys.executable, "-m", "hpc_elastic", "config"], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "block", [one for one in _with("toml", without="pyproject") if "settings" not in one.values[0].marks]
+)
 def test_job_files_are_valid(block: Block, tmp_path: Path) -> None:
     """A job script can be made of every job file."""
     (tmp_path / "job.toml").write_text(block.code, encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.slurm.client.answers import OfferedPartition, parse_accounts, parse_partitions
-from hpc_elastic.slurm.job.first_job import FirstProgram, JobFacts, program_in_script, text_of
+from hpc_elastic.slurm.job.first_job import FirstJobFacts, FirstProgram, program_in_script, text_of
 from hpc_elastic.slurm.job.job_file import JobFile, build_spec, read_toml
 from hpc_elastic.slurm.job.spec import JobSpec
 
@@ -16,7 +16,7 @@ CPU = OfferedPartition("cpu", is_default=True, limit="infinite", nodes=100, cpus
 TRAIN = FirstProgram(("train.py",), "this directory")
 
 
-def written(facts: JobFacts) -> tuple[str, JobSpec]:
+def written(facts: FirstJobFacts) -> tuple[str, JobSpec]:
     """Return the text of a job file, and the job that it is."""
     text = text_of(facts, "job.toml")
     return text, build_spec(JobFile("job.toml", read_toml("job.toml", text), text), {})
@@ -71,26 +71,26 @@ def test_workers_of_srun_are_its_tasks() -> None:
 
 def test_a_partition_with_gpus_is_taken_and_the_others_are_named() -> None:
     """The largest one; the time limit is no longer than it allows."""
-    text, spec = written(JobFacts(TRAIN, partitions=(CPU, GPU, BIG), accounts=("ml", "other")))
+    text, spec = written(FirstJobFacts(TRAIN, partitions=(CPU, GPU, BIG), accounts=("ml", "other")))
     given = (spec.partition, spec.account, spec.time, spec.nodes, spec.gpus_per_node, spec.exclusive)
     assert ("big", "ml", "04:00:00", "1", 8, True) == given
     assert "80 nodes with 128 CPUs and 8 GPUs; others: cpu, gpu" in text
     assert "your default; others: other" in text
-    text, spec = written(JobFacts(TRAIN, partitions=(GPU,)))
+    text, spec = written(FirstJobFacts(TRAIN, partitions=(GPU,)))
     assert ("gpu", "01:00:00", None) == (spec.partition, spec.time, spec.account)
     assert '# account = "NAME"' in text
 
 
 def test_without_gpus_the_default_partition_is_taken() -> None:
     """And a share of a node."""
-    _, spec = written(JobFacts(TRAIN, partitions=(CPU,)))
+    _, spec = written(FirstJobFacts(TRAIN, partitions=(CPU,)))
     assert ("cpu", 8, None, False) == (spec.partition, spec.cpus_per_node, spec.gpus_per_node, spec.exclusive)
 
 
 def test_the_partition_of_the_script_goes_first() -> None:
     """Its sizes, too."""
     settings = {"partition": "gpu", "nodes": "2-4", "gpus_per_node": "a100:2", "time": "30", "mem": "10G"}
-    _, spec = written(JobFacts(TRAIN._replace(settings=settings), partitions=(CPU, GPU, BIG)))
+    _, spec = written(FirstJobFacts(TRAIN._replace(settings=settings), partitions=(CPU, GPU, BIG)))
     assert ("gpu", "2:4", "a100:2", "00:30:00", "10G") == (
         spec.partition,
         spec.nodes,
@@ -103,14 +103,14 @@ def test_the_partition_of_the_script_goes_first() -> None:
 def test_settings_of_the_settings_files_are_not_repeated() -> None:
     """Their place is named."""
     given = {"account": "/etc/x:1", "partition": "/etc/x:2", "time": "/etc/x:3"}
-    text, spec = written(JobFacts(TRAIN, partitions=(GPU,), accounts=("ml",), given=given))
+    text, spec = written(FirstJobFacts(TRAIN, partitions=(GPU,), accounts=("ml",), given=given))
     assert (None, None, None) == (spec.account, spec.partition, spec.time)
     assert all(f"# given by {place}\n" in text for place in given.values())
 
 
 def test_the_python_of_an_environment() -> None:
     """With this package it is that of the agents, too; without it the workers' alone."""
-    facts = JobFacts(TRAIN, python="/e/bin/python", python_origin=".venv")
+    facts = FirstJobFacts(TRAIN, python="/e/bin/python", python_origin=".venv")
     _, spec = written(facts)
     assert ("/e/bin/python", ("train.py",)) == (spec.python, spec.command)
     text, spec = written(facts._replace(has_package=False))
@@ -121,7 +121,7 @@ def test_the_python_of_an_environment() -> None:
 def test_hostile_names_stay_in_their_line() -> None:
     """A file may have any name."""
     name = 'a"b\n#SBATCH\x7f é.py'
-    _, spec = written(JobFacts(FirstProgram((name,), name)))
+    _, spec = written(FirstJobFacts(FirstProgram((name,), name)))
     assert (name,) == spec.command
 
 

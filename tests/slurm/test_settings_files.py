@@ -12,7 +12,7 @@ import pytest
 from hpc_elastic.errors import InputError
 from hpc_elastic.slurm.job.job_file import JobFile, build_spec, spec_over
 from hpc_elastic.slurm.job.settings_files import (
-    Place,
+    SettingsPlace,
     layers_of,
     places_of_files,
     profile_names,
@@ -247,9 +247,9 @@ def test_the_places_are_those_of_the_convention(tmp_path: Path, monkeypatch: pyt
     for environ in ({}, {"XDG_CONFIG_HOME": "relative"}):
         found = places_of_files(environ, str(tmp_path))
         assert [
-            Place("site", "/etc/hpc-elastic/config.toml"),
-            Place("user", user),
-            Place("project", ""),
+            SettingsPlace("site", "/etc/hpc-elastic/config.toml"),
+            SettingsPlace("user", user),
+            SettingsPlace("project", ""),
         ] == found
 
 

@@ -166,7 +166,7 @@ _RENDER = CommandRow(
 _INIT = CommandRow(
     "submitting.init",
     _START,
-    "Write a first job file from what Slurm and this directory tell.",
+    "Write a first job file from the facts that Slurm and this directory give.",
     (
         Word(
             "script",

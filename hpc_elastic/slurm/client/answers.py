@@ -367,7 +367,7 @@ def in_partitions(listed: Iterable[tuple[ListedNode, str, bool]], partitions: st
 
 
 class OfferedPartition(NamedTuple):
-    """What a partition has for jobs.
+    """The limit and the nodes of a partition.
 
     Attributes:
         name: of the partition.

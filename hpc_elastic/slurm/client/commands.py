@@ -490,7 +490,7 @@ class Slurm:
         return answers.in_partitions(answers.parse_nodes(listed), partitions)
 
     def partitions(self) -> list[answers.OfferedPartition]:
-        """Return what the partitions that this user may use have for jobs."""
+        """Return the partitions that this user may use, with their limits and nodes."""
         return answers.parse_partitions(self._table(answers.PARTITIONS, "sinfo"))
 
     def accounts(self, user: str) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
-"""The text of a first job file, from what Slurm and a directory tell. Pure.
+"""The text of a first job file, from facts of Slurm and of a directory. Pure.
 
-The file says to each setting where its value is from, and what else there is.
+A comment in the file names the source of each value, and its alternatives.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class FirstProgram(NamedTuple):
     left_out: tuple[str, ...] = ()
 
 
-class JobFacts(NamedTuple):
-    """What is known of a first job.
+class FirstJobFacts(NamedTuple):
+    """The facts about a first job.
 
     Attributes:
         program: the program.
@@ -69,7 +69,7 @@ class JobFacts(NamedTuple):
     is_local: bool = False
 
 
-class Line(NamedTuple):
+class JobLine(NamedTuple):
     """A setting of the file."""
 
     name: str
@@ -116,27 +116,27 @@ def _asked_in(lines: Sequence[str]) -> dict[str, str]:
 def _sound(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings whose values can be used; those of a shell's variables cannot."""
 
-    def is_sound(name: str, text: str) -> bool:
+    def is_sound(name: str, value: str) -> bool:
         try:
-            JOB[name].kind.parse(text)
+            JOB[name].kind.parse(value)
         except BadValueError:
             return False
-        return bool(text) and not _UNKNOWN.search(text)
+        return bool(value) and not _UNKNOWN.search(value)
 
-    return {name: text for name, text in settings.items() if is_sound(name, text)}
+    return {name: value for name, value in settings.items() if is_sound(name, value)}
 
 
 def _of_python_line(name: str, text: str, settings: Mapping[str, str]) -> FirstProgram | None:
     joined = re.sub(r"\\\n", "  ", text)  # of the same length
-    for line in joined.splitlines():
-        found = None if line.lstrip().startswith("#") else _PYTHON_LINE.search(line)
+    for code in joined.splitlines():
+        found = None if code.lstrip().startswith("#") else _PYTHON_LINE.search(code)
         if found is None:
             continue
         try:
             words = tuple(shlex.split(found[2], comments=True))
         except ValueError:
             continue
-        number = text.count("\n", 0, joined.index(line)) + 1
+        number = text.count("\n", 0, joined.index(code)) + 1
         return _program(words, f"{name}, line {number}", dict(settings))
     return None
 
@@ -153,7 +153,7 @@ def _program(words: Sequence[str], origin: str, settings: Mapping[str, str]) -> 
     return FirstProgram(tuple(own[:plain]), origin, settings, tuple(own[plain:]))
 
 
-def chosen_partition(facts: JobFacts) -> OfferedPartition | None:
+def chosen_partition(facts: FirstJobFacts) -> OfferedPartition | None:
     """Return the partition of a first job: that of its script, the default one, or one with GPUs."""
     wanted = facts.program.settings.get("partition", "")
     named = [one for one in facts.partitions if one.name == wanted]
@@ -164,11 +164,11 @@ def chosen_partition(facts: JobFacts) -> OfferedPartition | None:
     return next(iter([*named, *has_gpus, *most, *default, *facts.partitions]), None)
 
 
-def text_of(facts: JobFacts, file: str) -> str:
+def text_of(facts: FirstJobFacts, file: str) -> str:
     """Return the text of the job file.
 
     Args:
-        facts: what is known.
+        facts: about it.
         file: its name, for the commands in its first lines.
     """
     head = [
@@ -183,7 +183,7 @@ def text_of(facts: JobFacts, file: str) -> str:
     return "\n\n".join(["\n".join(head), *lines]) + "\n"
 
 
-def _of_program(facts: JobFacts) -> Iterator[Line]:
+def _of_program(facts: FirstJobFacts) -> Iterator[JobLine]:
     program = facts.program
     words = [*program.words]
     module = program.settings.get("module")
@@ -192,48 +192,48 @@ def _of_program(facts: JobFacts) -> Iterator[Line]:
         words = [facts.python, *words]
         beside = f"; with the Python of {facts.python_origin}, which lacks hpc_elastic"
     if module:
-        yield Line("module", module, f"from {program.origin}")
+        yield JobLine("module", module, f"from {program.origin}")
     if words or not module:
         left = (
             f"; left out, as only a shell knows them: {' '.join(program.left_out)}"
             if program.left_out
             else ""
         )
-        yield Line("command", words, f"the program and its arguments, from {program.origin}{left}{beside}")
+        yield JobLine("command", words, f"the program and its arguments, from {program.origin}{left}{beside}")
     if facts.python and facts.has_package:
-        yield Line("python", facts.python, f"of {facts.python_origin}")
+        yield JobLine("python", facts.python, f"of {facts.python_origin}")
 
 
-def _of_place(facts: JobFacts) -> Iterator[Line]:
+def _of_place(facts: FirstJobFacts) -> Iterator[JobLine]:
     """Yield account, partition and time."""
     settings, partition = facts.program.settings, chosen_partition(facts)
     others = _named([one.name for one in facts.partitions if partition is None or one.name != partition.name])
     if "partition" in facts.given:
         yield from _given(facts, "partition")
     elif partition is not None:
-        yield Line("partition", partition.name, _partition_comment(partition, others))
+        yield JobLine("partition", partition.name, _partition_comment(partition, others))
     else:
         name = settings.get("partition", "")
         why = f"not checked: {facts.trouble}" if name else facts.trouble
-        yield Line("partition", name or "NAME", why or "Slurm names none", is_only_shown=not name)
+        yield JobLine("partition", name or "NAME", why or "Slurm names none", is_only_shown=not name)
     if "account" in facts.given:
         yield from _given(facts, "account")
     elif name := settings.get("account") or next(iter(facts.accounts), ""):
         more = _named([one for one in facts.accounts if one != name])
         origin = facts.program.origin if settings.get("account") else "your default"
-        yield Line("account", name, f"charged for the job; {origin}{more}")
+        yield JobLine("account", name, f"charged for the job; {origin}{more}")
     else:
-        yield Line("account", "NAME", "charged for the job; Slurm has told none", is_only_shown=True)
+        yield JobLine("account", "NAME", "charged for the job; Slurm has told none", is_only_shown=True)
     if settings.get("qos") and "qos" not in facts.given:
-        yield Line("qos", settings["qos"], f"from {facts.program.origin}")
+        yield JobLine("qos", settings["qos"], f"from {facts.program.origin}")
     if "time" in facts.given:
         yield from _given(facts, "time")
     else:
         yield _time_line(settings.get("time", ""), partition)
 
 
-def _given(facts: JobFacts, name: str) -> Iterator[Line]:
-    yield Line(name, "...", f"given by {facts.given[name]}", is_only_shown=True)
+def _given(facts: FirstJobFacts, name: str) -> Iterator[JobLine]:
+    yield JobLine(name, "...", f"given by {facts.given[name]}", is_only_shown=True)
 
 
 def _named(names: Sequence[str]) -> str:
@@ -249,45 +249,45 @@ def _partition_comment(one: OfferedPartition, others: str) -> str:
     return f"{kind}{one.nodes} nodes with {one.cpus} CPUs{gpus}{others}"
 
 
-def _time_line(asked: str, partition: OfferedPartition | None) -> Line:
+def _time_line(asked: str, partition: OfferedPartition | None) -> JobLine:
     limit_s = None if partition is None else seconds(partition.limit)
     told = f"; the partition allows {partition.limit}" if partition is not None else ""
     comment = f"of each start, the run goes on in the next one{told}"
     if asked:
-        return Line("time", asked, f"time limit {comment}")
+        return JobLine("time", asked, f"time limit {comment}")
     is_short = limit_s is not None and limit_s < USUAL_S
-    return Line("time", slurm_time_text(int(limit_s or 0)) if is_short else "4h", f"time limit {comment}")
+    return JobLine("time", slurm_time_text(int(limit_s or 0)) if is_short else "4h", f"time limit {comment}")
 
 
-def _of_size(facts: JobFacts) -> Iterator[Line]:
+def _of_size(facts: FirstJobFacts) -> Iterator[JobLine]:
     """Yield nodes, GPUs, workers and CPUs."""
     settings, partition = facts.program.settings, chosen_partition(facts)
     nodes = settings.get("nodes", "1")
     kept = 'or a range, "2:4": then the run goes on while at least 2 are left'
-    yield Line("nodes", int(nodes) if nodes.isdigit() else nodes, kept)
+    yield JobLine("nodes", int(nodes) if nodes.isdigit() else nodes, kept)
     gpus = settings.get("gpus_per_node") or str(partition.gpus if partition is not None else 0)
     if gpus != "0":
-        yield Line("gpus_per_node", int(gpus) if gpus.isdigit() else gpus, "one worker for each GPU")
+        yield JobLine("gpus_per_node", int(gpus) if gpus.isdigit() else gpus, "one worker for each GPU")
     if count := settings.get("workers_per_node", ""):
         is_same = gpus.rpartition(":")[2] == count
-        yield Line("workers_per_node", int(count), f"from {facts.program.origin}", is_only_shown=is_same)
+        yield JobLine("workers_per_node", int(count), f"from {facts.program.origin}", is_only_shown=is_same)
     cpus = partition.cpus if partition is not None else 0
     if gpus != "0":
         comment = f"whole nodes with all their CPUs, or: cpus_per_node = {cpus or 16}"
-        yield Line("exclusive", value=True, comment=comment)
+        yield JobLine("exclusive", value=True, comment=comment)
     else:
         told = f"of {cpus} on each node" if cpus else "on each node"
-        yield Line("cpus_per_node", min(cpus, _MOST_CPUS) or 1, told)
+        yield JobLine("cpus_per_node", min(cpus, _MOST_CPUS) or 1, told)
     if settings.get("mem"):
-        yield Line("mem", settings["mem"], f"on each node, from {facts.program.origin}")
+        yield JobLine("mem", settings["mem"], f"on each node, from {facts.program.origin}")
 
 
-def _of_rest(facts: JobFacts) -> Iterator[Line]:
+def _of_rest(facts: FirstJobFacts) -> Iterator[JobLine]:
     count = facts.program.settings.get("max_restarts", "")
     if count:
-        yield Line("max_restarts", int(count), f"from {facts.program.origin}")
+        yield JobLine("max_restarts", int(count), f"from {facts.program.origin}")
     if facts.is_local:
-        yield Line(
+        yield JobLine(
             "allow_local_run_dir",
             value=True,
             comment="other machines may not see this directory: for jobs on several nodes use a shared one",

@@ -215,8 +215,8 @@ def _plain(name: str) -> str:
     return re.sub(r"[\"'\s]", "", name)
 
 
-class Settings(NamedTuple):
-    """What settings files give to jobs.
+class FileSettings(NamedTuple):
+    """The settings that files give to a job.
 
     Attributes:
         files: those files and tables of them, of which each goes before those ahead of it.
@@ -229,10 +229,10 @@ class Settings(NamedTuple):
     left_out: frozenset[str] = frozenset()
 
 
-NO_SETTINGS = Settings()
+NO_SETTINGS = FileSettings()
 
 
-def build_spec(file: JobFile, given: Mapping[str, object], settings: Settings = NO_SETTINGS) -> JobSpec:
+def build_spec(file: JobFile, given: Mapping[str, object], settings: FileSettings = NO_SETTINGS) -> JobSpec:
     """Build a job spec from settings files, a job file and options of the command line; the last one wins.
 
     Tables, as `sbatch` and `env`, are merged key by key.
@@ -256,14 +256,14 @@ def build_spec(file: JobFile, given: Mapping[str, object], settings: Settings = 
 
 
 @contextmanager
-def _placing(file: JobFile, given: Mapping[str, object], settings: Settings) -> Iterator[None]:
+def _placing(file: JobFile, given: Mapping[str, object], settings: FileSettings) -> Iterator[None]:
     try:
         yield
     except InputError as error:
         raise placed(error, file, given, settings) from None
 
 
-def spec_over(settings: Settings, fields: Mapping[str, object]) -> JobSpec:
+def spec_over(settings: FileSettings, fields: Mapping[str, object]) -> JobSpec:
     """Build a job spec from settings files and fields that a program gives, which win.
 
     Raises:
@@ -277,7 +277,7 @@ def spec_over(settings: Settings, fields: Mapping[str, object]) -> JobSpec:
         raise (error if is_own else _placed_in(error, settings.files) or error) from None
 
 
-def over_settings(settings: Settings, above: Mapping[str, Any]) -> dict[str, Any]:
+def over_settings(settings: FileSettings, above: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a job with those that settings files add to them.
 
     A setting of a file gives way to one that asks for the same in another way, as `mem` to `mem_per_cpu`.
@@ -366,7 +366,7 @@ def _without_overridden(table: Mapping[str, object], given: Mapping[str, object]
 
 
 def placed(
-    error: InputError, file: JobFile, given: Mapping[str, object], settings: Settings = NO_SETTINGS
+    error: InputError, file: JobFile, given: Mapping[str, object], settings: FileSettings = NO_SETTINGS
 ) -> InputError:
     """Return an error about a field with the place where the user wrote it: an option, or a line of a file.
 

@@ -230,9 +230,9 @@ def parse_call(words: Sequence[str], is_script: Callable[[str], bool]) -> Sbatch
     return SbatchCall(tuple(given), script, arguments, wrap, is_parsable, own, profile)
 
 
-def is_profile_of_slurm(text: str) -> bool:
-    """Tell whether a value of ``--profile`` is one of sbatch, which says what Slurm is to measure."""
-    return all(word.strip().lower() in _OF_PROFILING for word in text.split(","))
+def is_profile_of_slurm(value: str) -> bool:
+    """Tell whether a value of ``--profile`` is one of sbatch: a measurement of Slurm's."""
+    return all(word.strip().lower() in _OF_PROFILING for word in value.split(","))
 
 
 def _refuse_two(rest: Sequence[str], wrap: str | None) -> None:

@@ -17,7 +17,7 @@ from hpc_elastic.settings.setting import PATH, FinishFlag
 from hpc_elastic.settings.table import JOB
 from hpc_elastic.slurm.client.commands import options_by_variables
 from hpc_elastic.slurm.job import options
-from hpc_elastic.slurm.job.job_file import NO_SETTINGS, JobFile, Settings, read_toml
+from hpc_elastic.slurm.job.job_file import NO_SETTINGS, FileSettings, JobFile, read_toml
 from hpc_elastic.slurm.job.own_script import OwnScript, is_profile_of_slurm, names_in, sbatch_line
 from hpc_elastic.slurm.job.own_script_file import read_own_script
 from hpc_elastic.slurm.job.spec import read_fields
@@ -40,11 +40,11 @@ _OF_SCRIPTS = frozenset(_OF_SCRIPTS_TEXT.split())
 _NOT_OF_SCRIPTS = frozenset(
     name for name, row in JOB.items() if name not in _OF_SCRIPTS and not isinstance(row.to, FinishFlag)
 )
-"""Settings that a job script takes from no file: what it needs it says itself."""
+"""Settings that a job script takes from no file: it asks for its own resources."""
 _NOT_LOCAL = frozenset(("mode", "nodes", "spares"))
 
 
-class Place(NamedTuple):
+class SettingsPlace(NamedTuple):
     """A place where a settings file is looked for.
 
     Attributes:
@@ -58,7 +58,7 @@ class Place(NamedTuple):
     is_named: bool = False
 
 
-def places_of_files(environ: Mapping[str, str], here: str) -> list[Place]:
+def places_of_files(environ: Mapping[str, str], here: str) -> list[SettingsPlace]:
     """Return the places where settings files are looked for, the most general one first.
 
     Args:
@@ -69,9 +69,9 @@ def places_of_files(environ: Mapping[str, str], here: str) -> list[Place]:
     base = environ.get("XDG_CONFIG_HOME", "")
     base = base if base.startswith("/") else os.path.expanduser("~/.config")  # as that convention wants it
     return [
-        Place("site", SITE_FILE if of_site is None else of_site, is_named=bool(of_site)),
-        Place("user", os.path.join(base, USER_FILE) if base.startswith("/") else ""),
-        Place("project", _nearest(here)),
+        SettingsPlace("site", SITE_FILE if of_site is None else of_site, is_named=bool(of_site)),
+        SettingsPlace("user", os.path.join(base, USER_FILE) if base.startswith("/") else ""),
+        SettingsPlace("project", _nearest(here)),
     ]
 
 
@@ -87,7 +87,7 @@ def _nearest(here: str) -> str:
         directory = os.path.dirname(directory)
 
 
-def read_files(places: Iterable[Place]) -> list[JobFile]:
+def read_files(places: Iterable[SettingsPlace]) -> list[JobFile]:
     """Return the settings files that are there, in the order of their places.
 
     Raises:
@@ -96,7 +96,7 @@ def read_files(places: Iterable[Place]) -> list[JobFile]:
     return [file for place in places if place.path and (file := _read(place)) is not None]
 
 
-def _read(place: Place) -> JobFile | None:
+def _read(place: SettingsPlace) -> JobFile | None:
     path = place.path
     try:
         _refuse_foreign_links(place)
@@ -116,7 +116,7 @@ def _read(place: Place) -> JobFile | None:
     return JobFile(path, read_toml(path, text), text)
 
 
-def _where(place: Place) -> str:
+def _where(place: SettingsPlace) -> str:
     return Env.SITE_CONFIG if place.is_named else place.path
 
 
@@ -127,7 +127,7 @@ def _unread_fix(path: str, error: OSError) -> str:
         return "check the path"
 
 
-def _refuse_foreign_links(place: Place) -> None:
+def _refuse_foreign_links(place: SettingsPlace) -> None:
     """Refuse a file behind a link that another user has made, and can lead to another file."""
     for step in way_to(os.path.abspath(place.path)):
         if step.is_link and step.entry_uid not in trusted_uids():
@@ -138,7 +138,7 @@ def _refuse_foreign_links(place: Place) -> None:
             )
 
 
-def _refuse_foreign(place: Place, given: GivenFile) -> None:
+def _refuse_foreign(place: SettingsPlace, given: GivenFile) -> None:
     """Refuse a file that another user owns or can write to."""
     path, found = place.path, given.found
     if found.st_uid not in trusted_uids():
@@ -157,7 +157,7 @@ def _refuse_foreign(place: Place, given: GivenFile) -> None:
         )
 
 
-def _way_on(place: Place, fix: str) -> str:
+def _way_on(place: SettingsPlace, fix: str) -> str:
     """Return a fix with the way on without the file."""
     if place.whose == "site":
         return f"{fix}; without the file of the site: {Env.SITE_CONFIG}= hpc-elastic ..."
@@ -167,7 +167,7 @@ def _way_on(place: Place, fix: str) -> str:
 
 
 def layers_of(files: Sequence[JobFile], profile: str | None) -> tuple[JobFile, ...]:
-    """Return what settings files give to a job: the files themselves, then the tables of a profile.
+    """Return the settings files of a job: the files themselves, then the tables of a profile.
 
     A profile goes before the one that it extends; of one profile the table of the later file goes first.
 
@@ -322,8 +322,8 @@ def settings_for(
     is_local: bool = False,
     own: OwnScript | None = None,
     environ: Mapping[str, str] | None = None,
-) -> Settings:
-    """Return what the settings files give to a job that is made here and now.
+) -> FileSettings:
+    """Return the settings that settings files give to a job of this directory and moment.
 
     Args:
         job: the fields that the job itself gives, as they were written.
@@ -342,8 +342,8 @@ def settings_for(
     is_own = job.get("mode") == "script"
     taken = {*options_by_variables(variables, is_own=is_own)}
     if is_own:
-        return Settings(files, frozenset(taken | _options_of_script(job, own)), _NOT_OF_SCRIPTS)
-    return Settings(files, frozenset(taken), _NOT_LOCAL if is_local else frozenset())
+        return FileSettings(files, frozenset(taken | _options_of_script(job, own)), _NOT_OF_SCRIPTS)
+    return FileSettings(files, frozenset(taken), _NOT_LOCAL if is_local else frozenset())
 
 
 def _options_of_script(job: Mapping[str, object], own: OwnScript | None) -> set[str]:
@@ -353,6 +353,6 @@ def _options_of_script(job: Mapping[str, object], own: OwnScript | None) -> set[
         lines = [sbatch_line(read.get("sbatch_options", ()))]
         if own is None:
             own = read_own_script(os.path.abspath(os.path.expanduser(read["command"][0])))
-    except (InputError, LookupError):  # which is told where the job itself is checked
+    except (InputError, LookupError):  # the check of the job itself refuses it
         return set()
     return names_in([*own.option_lines, *lines])

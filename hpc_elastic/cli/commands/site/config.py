@@ -16,7 +16,7 @@ from hpc_elastic.slurm.job import options
 from hpc_elastic.slurm.job.job_file import JobFile, build_spec, places_of, read_job_file
 from hpc_elastic.slurm.job.settings_files import (
     PROJECT_FILE,
-    Place,
+    SettingsPlace,
     places_of_files,
     profile_names,
     read_files,
@@ -56,7 +56,7 @@ def config(job_file: str | None = None, profile: str | None = None, *, json: boo
     places = places_of_files(environ, os.getcwd())
     files = read_files(places)
     job = read_job_file(job_file) if job_file is not None else JobFile()
-    for name in profile_names(files):  # so that a mistake is told before a job needs it
+    for name in profile_names(files):  # a mistake in one comes up before a job needs it
         build_spec(JobFile(values=_NO_COMMAND), {}, settings_for({}, name))
     found = in_force(job, profile, environ)
     there = {file.path for file in files}
@@ -113,7 +113,10 @@ def _with_origin(name: str, value: object, files: Sequence[JobFile]) -> SettingI
 
 
 def _show(
-    places: Sequence[Place], there: set[str], files: Sequence[JobFile], found: Sequence[SettingInForce]
+    places: Sequence[SettingsPlace],
+    there: set[str],
+    files: Sequence[JobFile],
+    found: Sequence[SettingInForce],
 ) -> None:
     say("settings files, of which the later ones win:")
     for place in places:
@@ -135,7 +138,7 @@ def _show(
 
 
 def _json(
-    places: Sequence[Place], there: set[str], profiles: Sequence[str], found: Sequence[SettingInForce]
+    places: Sequence[SettingsPlace], there: set[str], profiles: Sequence[str], found: Sequence[SettingInForce]
 ) -> str:
     from hpc_elastic.report.explain.as_json import document  # noqa: PLC0415 - for programs alone
 

@@ -1,4 +1,4 @@
-"""``hpc-elastic init``: a first job file, from what Slurm and the directory tell."""
+"""``hpc-elastic init``: a first job file, from facts of Slurm and of the directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpc_elastic.errors import HpcElasticError, InputError, UnfitFileError
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.isolated import lookup
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.job.first_job import FirstProgram, JobFacts, program_in_script, text_of
+from hpc_elastic.slurm.job.first_job import FirstJobFacts, FirstProgram, program_in_script, text_of
 from hpc_elastic.slurm.job.job_file import JobFile, build_spec, places_of, read_toml
 from hpc_elastic.slurm.job.settings_files import settings_for
 from hpc_elastic.store import mount
@@ -29,7 +29,7 @@ _QUICK_S = 10.0  # for an answer of Slurm that the file can do without
 
 
 def init(script: str | None = None, output: str = "job.toml", *, force: bool = False) -> int:
-    """Write a first job file from what Slurm and this directory tell."""
+    """Write a first job file from the facts that Slurm and this directory give."""
     environ = os.environ  # noqa: TID251 - tells the environment that the user has activated
     if output != "-" and os.path.lexists(output) and not force:
         raise _is_there(output)
@@ -49,7 +49,7 @@ def init(script: str | None = None, output: str = "job.toml", *, force: bool = F
     return 0
 
 
-def _notes(facts: JobFacts) -> Iterator[str]:
+def _notes(facts: FirstJobFacts) -> Iterator[str]:
     if facts.trouble:
         yield f"{facts.trouble}: partition and account are left to you"
     if facts.is_local:
@@ -77,8 +77,8 @@ def _is_there(output: str) -> InputError:
     return InputError(f"{output} is there already", where="--output", fix=fix)
 
 
-def facts_here(script: str | None, environ: Mapping[str, str]) -> JobFacts:
-    """Return what is known of a job in the working directory.
+def facts_here(script: str | None, environ: Mapping[str, str]) -> FirstJobFacts:
+    """Return the facts about a job in the working directory.
 
     Args:
         script: a training script or a job script; None: it is looked for.
@@ -91,7 +91,7 @@ def facts_here(script: str | None, environ: Mapping[str, str]) -> JobFacts:
     python, origin = _python_here(environ)
     settings = settings_for({})
     places = {name: places_of(name, settings.files) for name in _GIVEN}
-    facts = JobFacts(
+    facts = FirstJobFacts(
         program,
         python,
         origin,
@@ -102,7 +102,7 @@ def facts_here(script: str | None, environ: Mapping[str, str]) -> JobFacts:
     return _with_slurm(facts)
 
 
-def _with_slurm(facts: JobFacts) -> JobFacts:
+def _with_slurm(facts: FirstJobFacts) -> FirstJobFacts:
     slurm = Slurm(query_timeout_s=_QUICK_S)
     if not slurm.has("sinfo"):
         return facts._replace(trouble="there is no Slurm on this machine")
@@ -153,8 +153,8 @@ def _program_here() -> FirstProgram:
     names = sorted(name for name in os.listdir(".") if os.path.isfile(name))
     for name in (each for each in names if each.endswith(_JOB_SCRIPTS)):
         with suppress(OSError):
-            text = read_given(name, limit=_LONGEST).decode("utf-8", "replace")
-            found = program_in_script(name, text) if "#SBATCH" in text else None
+            script = read_given(name, limit=_LONGEST).decode("utf-8", "replace")
+            found = program_in_script(name, script) if "#SBATCH" in script else None
             if found is not None and _is_here(found):
                 return found
     usual = [name for name in _USUAL if name in names]
