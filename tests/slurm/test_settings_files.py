@@ -164,6 +164,16 @@ def test_a_job_script_takes_what_it_does_not_say_itself(files: Files) -> None:
     assert "account" not in files.spec(mode="script", command=(str(script),)).given
 
 
+@pytest.mark.parametrize("lines", ["#SBATCH -N 1\n#SBATCH hetjob\n#SBATCH -N 2\n", "#PBS -A other\n"])
+def test_no_option_is_put_before_lines_that_are_not_read_here(files: Files, lines: str) -> None:
+    """Of one component of several it would be, or stand before the same option of PBS."""
+    script = files.here / "job.sbatch"
+    script.write_text(f"#!/bin/bash\n{lines}true\n")
+    files.user.write_text('account = "user"\nmax_node_losses = 5\n')
+    spec = files.spec(mode="script", command=(str(script),))
+    assert (None, 5) == (spec.account, spec.max_node_losses)
+
+
 def test_a_run_on_this_machine_takes_no_number_of_nodes(files: Files) -> None:
     """Which its own option tells."""
     files.user.write_text('nodes = 4\nmode = "array"\nmax_restarts = 7\n')

@@ -137,7 +137,8 @@ _SUBMIT = CommandRow(
     "Example: hpc-elastic submit --nodes 2:4 --gpus-per-node 8 --exclusive --time 4h -- train.py --lr 0.1\n\n"
     "train.py runs with the Python that hpc_elastic is installed in; --python takes another one.\n\n"
     "The same can be written in a job file: hpc-elastic submit train.toml\n\n"
-    "A job script of your own runs as it is: hpc-elastic submit job.sbatch [ARGS]",
+    "A job script of your own runs as it is: hpc-elastic submit job.sbatch [ARGS]\n\n"
+    "Settings of all jobs stand in hpc-elastic.toml or ~/.config/hpc-elastic/config.toml: hpc-elastic config",
     takes_job=True,
     behind="command",
     behind_metavar="COMMAND...",
@@ -149,7 +150,7 @@ _SBATCH = CommandRow(
     details="Example: hpc-elastic sbatch --partition=gpu --time=4:00:00 job.sbatch --lr 0.1\n\n"
     "The words are those of sbatch: its options, the job script, and the arguments of the script, which runs "
     "as it is. Settings of hpc-elastic submit that sbatch does not have stand among the options, such as "
-    "--max-time-limits 5.",
+    "--max-time-limits 5, and --profile NAME, unless NAME is one of the words of sbatch.",
     takes_line=True,
 )
 _RENDER = CommandRow(

@@ -339,20 +339,27 @@ def settings_for(
     files = layers_of(read_files(places_of_files(variables, os.getcwd())), profile)
     if not files:
         return NO_SETTINGS
-    is_own = job.get("mode") == "script"
-    taken = {*options_by_variables(variables, is_own=is_own)}
-    if is_own:
-        return FileSettings(files, frozenset(taken | _options_of_script(job, own)), _NOT_OF_SCRIPTS)
-    return FileSettings(files, frozenset(taken), _NOT_LOCAL if is_local else frozenset())
+    if job.get("mode") == "script":
+        taken, left_out = _of_script(job, own)
+        by_variables = options_by_variables(variables, is_own=True)
+        return FileSettings(files, frozenset({*by_variables, *taken}), left_out)
+    by_variables = options_by_variables(variables)
+    return FileSettings(files, frozenset(by_variables), _NOT_LOCAL if is_local else frozenset())
 
 
-def _options_of_script(job: Mapping[str, object], own: OwnScript | None) -> set[str]:
-    """Return the long names of the options that a job script has in its lines, or the line that names it."""
+def _of_script(job: Mapping[str, object], own: OwnScript | None) -> tuple[set[str], frozenset[str]]:
+    """Return the options that a job script has in its lines or its line of sbatch, and settings not for it.
+
+    A script with several components, or with lines of PBS or LSF, gets no option of sbatch from files: one
+    would reach a single component, or go before such a line.
+    """
     try:
         read = read_fields({name: job[name] for name in ("command", "sbatch_options") if name in job})
-        lines = [sbatch_line(read.get("sbatch_options", ()))]
+        line = sbatch_line(read.get("sbatch_options", ()))
         if own is None:
             own = read_own_script(os.path.abspath(os.path.expanduser(read["command"][0])))
     except (InputError, LookupError):  # the check of the job itself refuses it
-        return set()
-    return names_in([*own.option_lines, *lines])
+        return set(), _NOT_OF_SCRIPTS
+    is_plain = not own.is_heterogeneous and not own.lines_of_others
+    left_out = _NOT_OF_SCRIPTS if is_plain else _NOT_OF_SCRIPTS | {*options.OPTION_OF}
+    return names_in([*own.option_lines, line]), left_out
