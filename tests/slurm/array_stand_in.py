@@ -75,6 +75,10 @@ class ArraySlurm(Slurm):
             raise SlurmCommandError(("scontrol", "requeue"), 1, "not now")
         self._answer(f"{'requeuehold' if hold else 'requeue'} {job_ref}")
 
+    def excluded_by(self, job_ref: str) -> str:  # noqa: ARG002 - the same for all
+        """Return that a task does without no node."""
+        return ""
+
     def update(self, job_ref: str, *fields: str) -> None:
         """Accept it."""
 

@@ -21,6 +21,7 @@ from hpc_elastic.record.journal import (
     EpochStarted,
     Member,
     NodeLeft,
+    NodeUnfit,
     Note,
     Requeued,
     RoundEnded,
@@ -31,8 +32,9 @@ from hpc_elastic.record.journal import (
     TaskStopped,
 )
 from hpc_elastic.record.run_log import open_log, read_records, read_state
-from hpc_elastic.slurm.client.answers import SlurmTask
+from hpc_elastic.slurm.client.answers import ListedNode, SlurmTask
 from hpc_elastic.slurm.client.parse import JobState
+from hpc_elastic.slurm.end.bad_nodes import begin_with_nodes
 from hpc_elastic.slurm.end.choices import RequeueBudgets
 from hpc_elastic.slurm.end.finish import Finish
 from hpc_elastic.slurm.end.history import HOW
@@ -130,6 +132,36 @@ def test_a_preempted_task_whose_agent_left_without_a_word_is_not_a_lost_node(
     assert ExitCode.REQUEUE == end.finish(*entries).code
     found = [one.entry for one in read_records(end.paths) if isinstance(one.entry, NodeLeft)]
     assert [(ME, cause) for cause in left] == [(one.node_id, one.cause) for one in found]
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_task_of_a_held_run_says_nothing_of_its_node(tmp_path: Path, *, is_held: bool) -> None:
+    """It begins nothing there; otherwise it leaves a node that was lost twice, and says so."""
+    end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))
+    end.slurm.all_nodes = [ListedNode(f"n{number}", "idle") for number in (1, 2, 3)]
+    log = open_log(end.paths, "test")
+    held = RunEnded(Decision.HELD, ExitCode.REQUEUE, "a budget is spent", None)
+    lost = [
+        entry
+        for number in (1, 2)
+        for entry in (ROUND._replace(number=number), RoundEnded(number, Cause.NODE_LOSS, ("n2",), None))
+    ]
+    for entry in (STARTED, *lost, *([held] if is_held else [])):
+        log.commit(lambda _state, entry=entry: entry)  # type: ignore[misc]
+    start = Start(
+        *(end.paths, EPOCH._replace(restart=2), "7_1", 1),
+        local=False,
+        srun_exit_code=0,
+        task=TaskStart("7_1", 2, 0),
+        node_list="n2",
+    )
+    finish = Finish(start, end.budgets, end.slurm, FakeClock(), end.said.append)
+    ended = begin_with_nodes(finish, end.said.append)
+    assert is_held == (ended is None), end.said
+    found = [type(one.entry) for one in read_records(end.paths)]
+    assert ([] if is_held else [NodeUnfit, NodeLeft]) == [
+        one for one in found if one in (NodeUnfit, NodeLeft)
+    ]
 
 
 def test_a_task_whose_program_asks_nothing_says_what_is_not_known(tmp_path: Path) -> None:

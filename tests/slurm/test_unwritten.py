@@ -24,7 +24,6 @@ from hpc_elastic.record.journal import (
     EpochStarted,
     Member,
     NodeLeft,
-    NodeUnfit,
     Requeued,
     Role,
     RoundEnded,
@@ -443,27 +442,6 @@ def test_the_node_of_a_task_that_its_next_start_finds_lost_is_remembered(paths: 
     assert [("n1", Fault.NODE_LOSS)] == [
         (one.event.host, one.event.fault) for one in node_faults(read_records(paths), "r")
     ]
-
-
-@pytest.mark.parametrize("is_held", [True, False])
-def test_a_task_of_a_held_run_says_nothing_of_its_node(
-    paths: RunPaths, job: FakeJob, *, is_held: bool
-) -> None:
-    """It begins nothing there; otherwise it leaves a node that was lost twice."""
-    for number in (1, 2):
-        members = (Member(f"n1.{number}@9_0-{number}-0", "n1", 1), Member("n2.6@9_1-0-0", "n2", 1))
-        write(paths, *([BEGAN] if number == 1 else []), RoundFormed(number, FIRST, members, "n1", 1, None))
-        write(paths, RoundEnded(number, Cause.NODE_LOSS, ("n1",), None))
-    if is_held:
-        write(paths, RunEnded(Decision.HELD, ExitCode.REQUEUE, "a budget is spent", None))
-    start = Start(paths, FIRST._replace(restart=3), "9_0", 1, local=False, srun_exit_code=0, node_list="n1")
-    finish = Finish(
-        start._replace(task=TaskStart("9_0", 3, 0)), RequeueBudgets(), Slurm(job.environ), FastClock(), print
-    )
-    ended = begin_with_nodes(finish, print)
-    assert is_held == (ended is None)
-    left = [one.entry for one in read_records(paths) if isinstance(one.entry, NodeLeft | NodeUnfit)]
-    assert ([] if is_held else [NodeUnfit, NodeLeft]) == [type(one) for one in left]
 
 
 OLD = "n1.5@9_0-0-0"
