@@ -286,6 +286,10 @@ _FAULTS = {
         ),
     ),
     "unwritten.a_preemption_before_the_agents_listen_starts_nothing": (_RESUMED,),
+    # a task whose agent has not come to meet the others has stopped no round
+    "unwritten.a_preemption_before_the_agents_listen_starts_nothing[array]": (
+        _run(_stop(Cause.PREEMPTION, least=0), ends=_DONE),
+    ),
     # 26.05 requeues the job by itself, and the node is then seen to have been taken
     "ending.a_batch_host_that_is_set_down_is_a_lost_node": (
         _run(
