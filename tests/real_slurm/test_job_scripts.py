@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Cause, Decision, Requeued
+from hpc_elastic.record.run_log import read_state
+from hpc_elastic.slurm.run_jobs.script_tasks import begun_tasks
 from tests.real_slurm.cluster import Cluster
 from tests.real_slurm.jobs import installed_for_users
 from tests.testing.own_scripts import FIRST_START, ONLY_ONCE, WAITS, OwnRun, submit_own
@@ -117,3 +120,33 @@ def test_signals_reach_the_script_once(cluster: Cluster) -> None:
     assert state.ending is not None
     assert state.ending.exit_code == 9
     assert run.job()["ExitCode"] == "9:0"
+
+
+def test_each_task_of_an_array_comes_back_for_itself(cluster: Cluster) -> None:
+    """The last task, which has the id of the array in Slurm, is requeued alone; another one fails alone."""
+    own = 'echo "own $SLURM_ARRAY_TASK_ID start ${SLURM_RESTART_COUNT:-0}"\n'
+    asks = "[ $SLURM_ARRAY_TASK_ID = 0 ] || { scontrol requeue ${SLURM_ARRAY_JOB_ID}_2; sleep 600; }\n"
+    body = f"{own}{ONLY_ONCE}[ $SLURM_ARRAY_TASK_ID != 1 ] || exit 5\n{asks}"
+    run = submit_own(cluster, body, header="--array=0-2\n--output=own-%a.out")
+    array = RunPaths(run.directory)
+
+    def endings() -> list[Decision | None]:
+        states = [read_state(task) for task in begun_tasks(array)]
+        return [None if state.ending is None else state.ending.decision for state in states]
+
+    wanted = [Decision.DONE, Decision.FAILED, Decision.DONE]
+    cluster.wait_for(lambda: endings() == wanted, 120, f"the ends of the tasks, which are {endings()}")
+    assert [read_state(task).requeues for task in begun_tasks(array)] == [0, 0, 1]
+    last = (run.place / "own-2.out").read_text()
+    said = [line for line in last.splitlines() if line.startswith("own 2")]
+    assert said == ["own 2 start 0", "own 2 start 1"]
+    told = run.command("explain", str(run.directory))
+    assert "exit code 5" in told.stdout
+
+
+def test_the_components_of_a_heterogeneous_job_come_back_together(cluster: Cluster) -> None:
+    """Slurm requeues all of them with the first one, in which the script runs."""
+    body = f"{FIRST_START}{ONLY_ONCE}echo own $SLURM_HET_SIZE\nscontrol requeue $SLURM_JOB_ID\nsleep 600\n"
+    run = submit_own(cluster, body, header="--nodes=1\nhetjob\n--nodes=1 --partition=low --time=10")
+    assert ended(run) == [Cause.REQUEUE]
+    assert run.said() == ["own start 0", "own 2", "own start 1", "own end"]

@@ -100,7 +100,13 @@ class ArraySlurm(Slurm):
         self._answer()
         return self.commented
 
-    def sbatch(self, arguments: Sequence[str], environ: Mapping[str, str], text: str | None = None) -> str:  # noqa: ARG002 - not looked at
+    def sbatch(
+        self,
+        arguments: Sequence[str],
+        environ: Mapping[str, str],  # noqa: ARG002 - not looked at
+        text: str | None = None,  # noqa: ARG002 - as above
+        directory: str = "",  # noqa: ARG002 - as above
+    ) -> str:
         """Write it down."""
         if self.refusal:
             raise SlurmCommandError(("sbatch",), 1, self.refusal)

@@ -61,7 +61,7 @@ class Start(NamedTuple):
     is_script: bool = False  # the job runs a job script of the user's own, and no agent
     script_runs: bool = False  # that script has not ended
     array: RunPaths | None = None  # the run directory of the array of such scripts that this one is a task of
-    index: str = ""  # the number of that task
+    number: str = ""  # of that task
 
     @property
     def link(self) -> int:
@@ -108,7 +108,7 @@ def of_script(start: Start, environ: Mapping[str, str]) -> Start:
     if not index:
         return start._replace(is_script=True)
     task, run_id = task_paths(start.paths, index), run_id_of(start.run_id, index)
-    return start._replace(is_script=True, paths=task, run_id=run_id, array=start.paths, index=index)
+    return start._replace(is_script=True, paths=task, run_id=run_id, array=start.paths, number=index)
 
 
 class Ended(NamedTuple):
@@ -185,7 +185,7 @@ def _look_for_run(start: Start) -> None:
     paths = start.paths
     if start.is_submitted:
         if start.array is not None:
-            make_task(start.array, start.run_id.removesuffix(f"_{start.index}"), start.index)
+            make_task(start.array, start.run_id.removesuffix(f"_{start.number}"), start.number)
         require_run(paths, start.run_id)
         return
     require_same_run(paths, "")
