@@ -51,10 +51,10 @@ def find_run(word: str | None, *, is_whole: bool = False) -> RunPaths:
         RunDirError: there is none, it is no run directory, or it belongs to another user.
     """
     found = _newest_of_all() if word is None else _found(word, _newest)
-    return (array_of(found) or found) if is_whole else _task_to_show(found)
+    return (array_of(found) or found) if is_whole else task_to_show(found)
 
 
-def _task_to_show(paths: RunPaths) -> RunPaths:
+def task_to_show(paths: RunPaths) -> RunPaths:
     """Return the task of an array that is shown in its place; any other run itself."""
     tasks = begun_tasks(paths)
     if not tasks:

@@ -71,6 +71,9 @@ _JOB_SCRIPTS = {  # of a user's own, whose end alone is on record
     ),
     "job_scripts.a_cancelled_script_stays_cancelled": (_run(ends=_CANCELLED),),
     "job_scripts.a_trap_with_a_requeue_of_its_own_works": (_run(_stop(Cause.REQUEUE), ends=_DONE),),
+    "job_scripts.the_components_of_a_heterogeneous_job_come_back_together": (
+        _run(_stop(Cause.REQUEUE), ends=_DONE),
+    ),
     "job_scripts.signals_reach_the_script_once": (_run(ends=_FAILED),),
 }
 

@@ -398,4 +398,6 @@ def test_an_array_is_known_by_the_lines_of_the_script(tmp_path: Path, line: str)
     path.write_text(f"#!/bin/bash\n#SBATCH {line}\n")
     wanted = plan(spec_of(path), read_template("script"), now_s=0.0, directory=str(tmp_path))
     assert wanted.is_array
+    with pytest.raises(InputError, match="chain = 3"):
+        plan(spec_of(path, chain=3), read_template("script"), now_s=0.0, directory=str(tmp_path))
     assert f"#SBATCH {line}" in wanted.script

@@ -66,6 +66,9 @@ def test_each_task_is_requeued_and_recorded_for_itself(cluster: FakeCluster) -> 
     assert "tasks/2" in failed.stderr
     assert array.command("status", str(tasks[0].directory)).stdout.startswith("job.sbatch_0: done")
     assert "own 1 start 1" in array.command("logs", str(tasks[1].directory)).stdout
+    assert "preemption" in array.command("timeline", f"{tasks[1].directory}").stdout
+    assert "preemption" in array.command("report", str(tasks[0].directory)).stdout
+    assert "tasks: 2 done, 1 failed" in array.command("status", str(array.place)).stdout
 
 
 def test_stop_ends_all_tasks(cluster: FakeCluster) -> None:

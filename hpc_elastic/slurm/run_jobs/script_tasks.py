@@ -86,12 +86,13 @@ def make_task(array: RunPaths, array_id: str, index: str) -> None:
     """
     require_run(array, array_id)
     paths = task_paths(array, index)
-    if os.path.lexists(paths.identity):
-        return
-    for directory in (array.tasks, paths.root, *paths.directories()):
+    is_made = os.path.lexists(paths.identity)
+    for directory in () if is_made else (array.tasks, paths.root, *paths.directories()):
         files.make_directory(directory)
-    if (site := files.read(array.site)) is not None:
-        files.replace(paths.site, site)
+    if not os.path.lexists(paths.site) and (site := files.read(array.site)) is not None:
+        files.replace(paths.site, site)  # `submit` may write it when the first tasks have begun
+    if is_made:
+        return
     identity, job = _object_in(array.identity), _object_in(array.job)
     spec = job.get("spec")
     name = f"{identity.get('name', '')}_{index}"

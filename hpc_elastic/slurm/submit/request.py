@@ -265,6 +265,12 @@ def _with_own(spec: JobSpec, own: OwnScript) -> JobSpec:
     An option of the submission goes before them, as for sbatch.
     """
     lines = [*own.components[0], sbatch_line(spec.sbatch_options)]
+    if spec.chain is not None and asks_for("array", lines):
+        raise InputError(
+            f"chain = {spec.chain}, and {own.name} is an array, each of whose tasks would need a chain",
+            where="chain",
+            fix="leave one of both out: a task is requeued as a job is",
+        )
     told = {field: value_of(option, lines) for option, field in _OF_HEADERS.items()}
     found: dict[str, object] = {
         field: value for field, value in told.items() if value and not spec.given.get(field)

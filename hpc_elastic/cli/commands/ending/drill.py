@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 
 from hpc_elastic.account.read import read_begun
 from hpc_elastic.cli.commands.looking.status import say_next
-from hpc_elastic.cli.run_argument import find_one_run
+from hpc_elastic.cli.run_argument import find_one_run, task_to_show
 from hpc_elastic.cli.say import hand_out, say, say_aside, say_in_colour
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import HpcElasticError, InputError
@@ -191,7 +191,7 @@ def drill(  # noqa: PLR0913 - one flag per drill
     flags = (preempt, timeout, node_loss, crash, hang, requeue)
     chosen = _chosen(flags)
     check_rank(chosen, rank)
-    found = read_run(find_one_run(run))
+    found = read_run(task_to_show(find_one_run(run)))
     slurm = Slurm()
     check_drill(found, chosen)
     check_node(found, chosen, node)
