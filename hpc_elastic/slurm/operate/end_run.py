@@ -85,9 +85,25 @@ def _runs(job: JobFacts) -> bool:
     return job.state in (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
 
 
-def living_tasks(array: RunPaths) -> list[RunPaths]:
-    """Return the runs of the tasks of an array that have begun and not ended; none for another run."""
-    return [task for task in begun_tasks(array) if not has_ended(read_run(task).state)]
+def runs_to_end(paths: RunPaths, slurm: Slurm, say: Callable[[str], None]) -> list[RunPaths]:
+    """Return the runs that are to be ended for a run, it as the last one.
+
+    Those of an array are the runs of its tasks that have begun and not ended. The tasks that wait are taken
+    out of Slurm here: one would start in the place of another that ends.
+
+    Args:
+        paths: the run.
+        slurm: Slurm's commands.
+        say: prints a line.
+    """
+    if not is_array_of_script(paths):
+        return [paths]
+    array = read_run(paths).job_id
+    try:
+        slurm.cancel_waiting(array)
+    except SlurmError as error:
+        say(f"the tasks of array {array} that wait could not be cancelled: {error}")
+    return [*(task for task in begun_tasks(paths) if not has_ended(read_run(task).state)), paths]
 
 
 class EndRun:
