@@ -286,6 +286,7 @@ def test_importing_the_package_loads_nothing() -> None:
 
 # Who names this interpreter for something else than to start a process of ours with it.
 NAMES_PYTHON = {
+    "hpc_elastic/cli/commands/submitting/adopt.py": "writes it into a script, isolated where it is installed",
     "hpc_elastic/cli/commands/site/doctor.py": "tells it to people, and starts it as a worker",
     "hpc_elastic/isolated/lookup.py": "asks it, and starts it isolated",
     "hpc_elastic/start/agent.py": "runs the user's script",
@@ -296,6 +297,7 @@ NAMES_PYTHON = {
     "hpc_elastic/slurm/submit/validate.py": "compares it",
 }
 STARTS_MODULES = {
+    "hpc_elastic/cli/commands/submitting/adopt.py": "isolated where it is installed",
     "hpc_elastic/settings/of_commands.py": "a flag of our own",
     "hpc_elastic/settings/table.py": "a flag of our own",
     "hpc_elastic/cli/run/options.py": "the user's module",

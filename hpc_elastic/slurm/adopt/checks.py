@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.slurm.adopt.facts import (
-    Facts,
+    AskedOptions,
     OwnTraps,
     assigned,
     filled,
@@ -17,7 +17,7 @@ from hpc_elastic.slurm.adopt.facts import (
     split_options,
     words_of,
 )
-from hpc_elastic.slurm.adopt.launch import JobText, Kind, Launch
+from hpc_elastic.slurm.adopt.launch import JobText, Kind, LaunchLine, NotShownError
 from hpc_elastic.slurm.adopt.launchers import (
     NotReadError,
     Translated,
@@ -49,7 +49,7 @@ _MPI = re.compile(
 )
 
 
-class Plan(NamedTuple):
+class AgentPlan(NamedTuple):
     """How agents start the workers of a training.
 
     Attributes:
@@ -71,15 +71,13 @@ class Plan(NamedTuple):
     script: str = ""
 
 
-class NotShownError(Exception):
-    """A changed script cannot be shown to be right; the text is the reason."""
-
-
 Program = Callable[[str], str | None]
 """Returns the text of a program in Python by the word of the script that names it; None if not known."""
 
 
-def plan_of(script: JobText, launch: Launch, facts: Facts, traps: OwnTraps, program: Program) -> Plan:
+def plan_of(
+    script: JobText, launch: LaunchLine, facts: AskedOptions, traps: OwnTraps, program: Program
+) -> AgentPlan:
     """Return how agents are to start the workers of a launch.
 
     Raises:
@@ -93,7 +91,7 @@ def plan_of(script: JobText, launch: Launch, facts: Facts, traps: OwnTraps, prog
     return _of_other_launcher(script, launch, facts, program)
 
 
-def _check_around(script: JobText, launch: Launch, facts: Facts, traps: OwnTraps) -> None:
+def _check_around(script: JobText, launch: LaunchLine, facts: AskedOptions, traps: OwnTraps) -> None:
     """Refuse what holds for each launcher: other starters, containers, traps and requeues."""
     elsewhere = next(requeues_elsewhere(script, traps), None)
     trouble = (
@@ -115,11 +113,11 @@ def _check_around(script: JobText, launch: Launch, facts: Facts, traps: OwnTraps
         raise NotShownError(trouble)
 
 
-def _what(launch: Launch) -> str:
+def _what(launch: LaunchLine) -> str:
     return f"{launch.kind.value} in line {launch.number}"
 
 
-def _starter(launch: Launch) -> str:
+def _starter(launch: LaunchLine) -> str:
     """Return why another program ahead of a launcher keeps agents from its place; empty for none."""
     before = f"{launch.head} {launch.options}"
     other, container = _OTHER_STARTERS.search(before), _OTHER_CONTAINERS.search(before)
@@ -135,7 +133,7 @@ def _starter(launch: Launch) -> str:
     return ""
 
 
-def _container(launch: Launch) -> str:
+def _container(launch: LaunchLine) -> str:
     """Return why workers cannot be in the container of a launcher; empty if they can, or there is none."""
     inside = CONTAINER.search(launch.options)
     if inside is None:
@@ -148,7 +146,7 @@ def _container(launch: Launch) -> str:
     return ""
 
 
-def _kind_of_job(script: JobText, launch: Launch, facts: Facts) -> str:
+def _kind_of_job(script: JobText, launch: LaunchLine, facts: AskedOptions) -> str:
     """Return why the job is none of agents: in a container of Slurm's, or of several components."""
     if any(name == "container" or name.startswith("container-") for name, _ in facts.given):
         return "the whole job script runs in a container (#SBATCH --container-...), where Slurm is not"
@@ -173,7 +171,7 @@ def _outside_shell(options: str) -> str:
     return re.split(r"(?<!\S)(?:\S*/)?(?:bash|sh)\s+-\w*c(?!\S)", options)[0]
 
 
-def _of_torchrun(script: JobText, launch: Launch, facts: Facts) -> Plan:
+def _of_torchrun(script: JobText, launch: LaunchLine, facts: AskedOptions) -> AgentPlan:
     values = assigned(script)
     words = words_of(launch, values)
     for edit in launch.kept_at:
@@ -194,21 +192,21 @@ def _of_torchrun(script: JobText, launch: Launch, facts: Facts) -> Plan:
     workers = flag(words, "nproc-per-node")
     environment = () if workers is not None else ("PET_NPROC_PER_NODE=${PET_NPROC_PER_NODE:-1}",)
     if many != 1 or (asked == 1 and launch.has_srun):
-        return Plan(environment=environment)
+        return AgentPlan(environment=environment)
     if launch.has_srun:
         if asked is not None:
             raise NotShownError(
                 f"{what} is for one node, and srun starts it on each of {asked}: as many trainings"
             )
-        return Plan(environment=environment)
+        return AgentPlan(environment=environment)
     notes = []
     if asked is not None and asked > 1:
         others = f"torchrun uses one node; the other {asked - 1} of the job stand by unused, as before"
         notes.append(("--nodes=1", others))
-    return Plan("1", notes=tuple(notes), environment=environment)
+    return AgentPlan("1", notes=tuple(notes), environment=environment)
 
 
-def _check_nodes(launch: Launch, words: str, values: dict[str, str], asked: int | None) -> int | None:
+def _check_nodes(launch: LaunchLine, words: str, values: dict[str, str], asked: int | None) -> int | None:
     """Return for how many nodes torchrun is; None if that is not told by a number.
 
     Raises:
@@ -243,7 +241,7 @@ def _hides_flags(words: str) -> bool:
     return False
 
 
-def _in_shell_of_container(launch: Launch, what: str) -> Plan:
+def _in_shell_of_container(launch: LaunchLine, what: str) -> AgentPlan:
     """Return the plan for torchrun in the words of a shell in a container: its flags go to the agent."""
     try:
         flags, script = of_torchrun(launch.tail)
@@ -254,17 +252,17 @@ def _in_shell_of_container(launch: Launch, what: str) -> Plan:
             f"{what} is in the words of a shell within a container, and its flags have variables"
         )
     flags += "" if flag(flags, "nproc-per-node") else " --nproc-per-node=1"
-    return Plan(flags=(flags,), script=script)
+    return AgentPlan(flags=(flags,), script=script)
 
 
-def _asked_nodes(launch: Launch, facts: Facts, values: dict[str, str]) -> int | None:
+def _asked_nodes(launch: LaunchLine, facts: AskedOptions, values: dict[str, str]) -> int | None:
     """Return on how many nodes a launcher is started; None if only the command line of sbatch tells."""
     own = _nodes_of(filled(launch.options, values), facts) if launch.has_srun else facts.nodes
     is_told = {name for name, _ in facts.given} & {"nodes", "ntasks"} or own != facts.nodes
     return own if is_told else None
 
 
-def _check_tasks(launch: Launch, facts: Facts, words: str, values: dict[str, str]) -> None:
+def _check_tasks(launch: LaunchLine, facts: AskedOptions, words: str, values: dict[str, str]) -> None:
     """Refuse several launchers on a node whose workers make one training together."""
     what = f"torchrun in line {launch.number}"
     options = filled(launch.options, values) if launch.has_srun else ""
@@ -282,8 +280,8 @@ def _check_tasks(launch: Launch, facts: Facts, words: str, values: dict[str, str
     nodes, workers = flag(words, "nnodes") or "", flag(words, "nproc-per-node")
     if workers in (None, "1") or _SLURM_TASKS.search(nodes):
         raise NotShownError(
-            f"srun starts {what} {tasks or 'several times'} times on each node, with {workers or 1} worker each, "
-            "and agents are one on each node"
+            f"srun starts {what} {tasks} times on each node, with {workers or 1} worker each, and agents are "
+            "one on each node"
             if tasks
             else f"adopt cannot see how often srun starts {what} on each node"
         )
@@ -293,7 +291,9 @@ def _check_tasks(launch: Launch, facts: Facts, words: str, values: dict[str, str
         )
 
 
-def _of_other_launcher(script: JobText, launch: Launch, facts: Facts, program: Program) -> Plan:
+def _of_other_launcher(
+    script: JobText, launch: LaunchLine, facts: AskedOptions, program: Program
+) -> AgentPlan:
     """Return the plan for ``accelerate launch`` and ``deepspeed`` with flags that are known here."""
     what = _what(launch)
     if launch.variables or launch.quote or launch.needs_exec:
@@ -318,10 +318,12 @@ def _of_other_launcher(script: JobText, launch: Launch, facts: Facts, program: P
         script_words = f'{script_words[:at]} "--local_rank=\\${{local_rank}}"{script_words[at:]}'
     on = "1" if many == 1 else '"$SLURM_JOB_NUM_NODES"'
     workers = _workers_per_node(found.workers, found.nodes, many)
-    return Plan(on, on, workers, found.flags, (), found.environment, script_words)
+    return AgentPlan(on, on, workers, found.flags, (), found.environment, script_words)
 
 
-def _nodes_of_launcher(script: JobText, launch: Launch, facts: Facts, found: Translated) -> int | None:
+def _nodes_of_launcher(
+    script: JobText, launch: LaunchLine, facts: AskedOptions, found: Translated
+) -> int | None:
     """Return for how many nodes a launcher is; None if that is the number of the job's, as a variable.
 
     Raises:
@@ -365,7 +367,9 @@ def _check_default_config(script: JobText, what: str, program: Program) -> None:
         raise NotShownError(f"{what} may read a default_config.yaml below the HF_HOME that the script sets")
 
 
-def _of_python(script: JobText, launch: Launch, facts: Facts, traps: OwnTraps, program: Program) -> Plan:
+def _of_python(
+    script: JobText, launch: LaunchLine, facts: AskedOptions, traps: OwnTraps, program: Program
+) -> AgentPlan:
     what = f"{launch.named.split()[-1]} in line {launch.number}"
     options, _ = split_options(launch.options) if launch.has_srun else ("", launch.options)
     each, nodes = _checked_tasks(script, launch, facts, what)
@@ -385,10 +389,10 @@ def _of_python(script: JobText, launch: Launch, facts: Facts, traps: OwnTraps, p
         heard = "workers that do not ask whether to stop get the signal that the program hears now"
         notes += [(flags[-2], heard), (flags[-1], f"they have {lead_s} s after it, as --signal says")]
     on = '"$SLURM_JOB_NUM_NODES"' if nodes > 1 else "1"
-    return Plan(on, on, str(each), tuple(flags), tuple(notes))
+    return AgentPlan(on, on, str(each), tuple(flags), tuple(notes))
 
 
-def _checked_tasks(script: JobText, launch: Launch, facts: Facts, what: str) -> tuple[int, int]:
+def _checked_tasks(script: JobText, launch: LaunchLine, facts: AskedOptions, what: str) -> tuple[int, int]:
     """Return how often a program is started on each node, and on how many nodes.
 
     Raises:
@@ -409,7 +413,7 @@ def _checked_tasks(script: JobText, launch: Launch, facts: Facts, what: str) -> 
     return each, nodes
 
 
-def _check_one_gpu(what: str, facts: Facts) -> None:
+def _check_one_gpu(what: str, facts: AskedOptions) -> None:
     """Refuse a single process unless it has one GPU: as one worker of one it does what it does now."""
     if facts.gpus == 1:
         return
@@ -437,7 +441,7 @@ def _check_ranks(what: str, text: str | None) -> None:
         raise NotShownError(f"{what} does not learn its rank from Slurm or torch, as far as adopt can see")
 
 
-def _binds_gpus(launch: Launch, options: str, facts: Facts) -> bool:
+def _binds_gpus(launch: LaunchLine, options: str, facts: AskedOptions) -> bool:
     """Tell whether each task sees one GPU alone.
 
     Raises:
@@ -452,7 +456,7 @@ def _binds_gpus(launch: Launch, options: str, facts: Facts) -> bool:
     return bound == 1
 
 
-def _signal_of_program(launch: Launch, facts: Facts, traps: OwnTraps) -> tuple[str, int]:
+def _signal_of_program(launch: LaunchLine, facts: AskedOptions, traps: OwnTraps) -> tuple[str, int]:
     """Return the signal by which a program hears of its end now, and how long [s] before it; empty for none.
 
     Raises:
@@ -470,11 +474,11 @@ def _signal_of_program(launch: Launch, facts: Facts, traps: OwnTraps) -> tuple[s
     return signal, int(found[3] or _USUAL_LEAD_S) if found is not None else _USUAL_LEAD_S
 
 
-def _script_word(launch: Launch) -> str:
+def _script_word(launch: LaunchLine) -> str:
     return launch.named.split()[-1].strip("\"'")
 
 
-def _tasks_of(options: str, facts: Facts) -> int | None:
+def _tasks_of(options: str, facts: AskedOptions) -> int | None:
     """Return how many tasks srun starts on each node; one without srun's own or the job's options."""
     own, total = flag(options, "ntasks-per-node"), _total(options)
     if own is not None:
@@ -494,7 +498,7 @@ def _total(options: str) -> str | None:
     return joined[1] if joined else flag(options, "ntasks") or flag(options, "n")
 
 
-def _nodes_of(options: str, facts: Facts) -> int | None:
+def _nodes_of(options: str, facts: AskedOptions) -> int | None:
     joined = re.search(r"(?<!\S)-N(\d+)", options)
     own = joined[1] if joined else flag(options, "nodes") or flag(options, "N")
     if own is None or own.strip('"{}$') in ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"):
@@ -503,7 +507,7 @@ def _nodes_of(options: str, facts: Facts) -> int | None:
     return int(own) if own.isdecimal() else None
 
 
-def end_of_wait(script: JobText, launch: Launch) -> int:
+def end_of_wait(script: JobText, launch: LaunchLine) -> int:
     """Return where the wait for a launch in the background ends.
 
     Raises:

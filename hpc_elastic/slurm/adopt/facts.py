@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.slurm.adopt.launch import JobText, Launch, only_options
+from hpc_elastic.slurm.adopt.launch import JobText, LaunchLine, only_options
 from hpc_elastic.slurm.job.own_script import options_in
 from hpc_elastic.slurm.job.shell_text import code_of, keywords, open_blocks, parts
 from hpc_elastic.slurm.job.traps import trap_of
@@ -30,7 +30,7 @@ _KILL = re.compile(
 )
 
 
-class Facts(NamedTuple):
+class AskedOptions(NamedTuple):
     """The options of a job, as far as its lines tell them.
 
     Attributes:
@@ -60,7 +60,7 @@ class Facts(NamedTuple):
         return _last_number(self.value("gpus-per-task"))
 
 
-def facts_of(option_lines: Iterable[str]) -> Facts:
+def facts_of(option_lines: Iterable[str]) -> AskedOptions:
     """Return what the ``#SBATCH`` lines of a script tell that sbatch reads."""
     given = tuple(options_in(option_lines))
     known = dict(given)
@@ -80,7 +80,7 @@ def facts_of(option_lines: Iterable[str]) -> Facts:
         and "nodelist" not in known
     ):
         nodes = 1
-    return Facts(given, nodes, each, _gpus(known, nodes, each))
+    return AskedOptions(given, nodes, each, _gpus(known, nodes, each))
 
 
 def _gpus(known: dict[str, str], nodes: int | None, tasks: int | None) -> int | None:
@@ -269,7 +269,7 @@ def split_options(options: str) -> tuple[str, str]:
     return "", options
 
 
-def words_of(launch: Launch, values: dict[str, str]) -> str:
+def words_of(launch: LaunchLine, values: dict[str, str]) -> str:
     """Return the words of a launch with the values of its variables, without quotes of a shell."""
     return filled(f"{launch.named} {launch.tail}", values).replace("\\\n", " ").replace("\\$", "$")
 

@@ -14,7 +14,7 @@ from hpc_elastic.slurm.job.shell_text import (
     DOCUMENT,
     QUOTED,
     SUBSTITUTED,
-    Block,
+    OpenBlock,
     Part,
     code_of,
     keywords,
@@ -103,15 +103,28 @@ _IN_BLOCK = {
 }
 
 
-def as_it_is(name: str, *, is_array: bool = False) -> str:
+def as_it_is(name: str) -> str:
     """Return the way out for a script that cannot be changed: it needs no change to come back.
 
     Args:
         name: of the script.
-        is_array: its job is an array, which submit does not take.
     """
-    how = "sbatch" if is_array else "hpc-elastic submit"
-    return f"this script stays as it is: {how} {for_shell(name)}"
+    return f"this script stays as it is: hpc-elastic submit {for_shell(name)}"
+
+
+class NotShownError(Exception):
+    """A changed script could do something other than the script does now; the text is the reason.
+
+    Args:
+        reason: for people.
+        number: the line that starts the training, from 1; 0 if none does.
+        more: another way out, behind the first one.
+    """
+
+    def __init__(self, reason: str, number: int = 0, more: str = "") -> None:
+        super().__init__(reason)
+        self.number = number
+        self.more = more
 
 
 class JobText(NamedTuple):
@@ -152,7 +165,7 @@ class Edit(NamedTuple):
     text: str
 
 
-class Launch(NamedTuple):
+class LaunchLine(NamedTuple):
     """A command that starts the training, in pieces: pre, head, ``srun``, options, launcher, tail, behind.
 
     Attributes:
@@ -218,7 +231,7 @@ class _Found(NamedTuple):
     needs_exec: bool = False
 
 
-class _Use(NamedTuple):
+class _VariableUse(NamedTuple):
     """A command that starts what is kept in variables."""
 
     place: int
@@ -228,11 +241,12 @@ class _Use(NamedTuple):
     has_srun: bool
 
 
-def find_launches(script: JobText) -> list[Launch]:
+def find_launches(script: JobText) -> list[LaunchLine]:
     """Return the commands of a script that start its training: several only where one start has one of them.
 
     Raises:
-        InputError: there is none, or several, or nothing behind it would see how it has ended.
+        NotShownError: there is none, or several, or nothing behind it would see how it has ended.
+        InputError: the script is ours already.
     """
     text, code, name = script.text, script.code, script.name
     if any(code[found.start()] != COMMENT for found in _OURS.finditer(text)):
@@ -251,17 +265,13 @@ def find_launches(script: JobText) -> list[Launch]:
     launches.sort(key=lambda one: one.start)
     if any(not _are_apart(one, other) for one, other in pairwise(launches)):
         numbers = ", ".join(str(one.number) for one in launches)
-        raise _refusal(
-            script,
+        raise NotShownError(
             f"{launches[0].kind.value} is started more than once (lines {numbers}), and finish decides about "
             "one training",
+            launches[0].number,
             "; or give each its own script",
         )
     return launches
-
-
-def _refusal(script: JobText, message: str, more: str = "") -> InputError:
-    return InputError(message, where=script.name, fix=as_it_is(script.name) + more)
 
 
 def _number(script: JobText, found: _Found) -> int:
@@ -273,7 +283,7 @@ def _words_of(found: _Found) -> str:
     return (Kind.LAUNCH if is_launch else found.kind).value
 
 
-def _are_apart(one: Launch, other: Launch) -> bool:
+def _are_apart(one: LaunchLine, other: LaunchLine) -> bool:
     """Tell whether each start of a script runs at most one of two commands: branches of the same block."""
     return any(
         place == same and branch != another
@@ -309,7 +319,7 @@ def _trains(found: re.Match[str], mark: str, begin: int) -> bool:
     return not is_text and found.start() >= begin and found["script"] not in ("-", "<<", "<<<")
 
 
-class _Place(NamedTuple):
+class _NamedIn(NamedTuple):
     """Where a launcher is named: the obstacle to starting it there, and what is around it, as in `_Found`."""
 
     trouble: str = ""
@@ -318,12 +328,12 @@ class _Place(NamedTuple):
     needs_exec: bool = False
 
 
-def _kept(script: JobText, found: re.Match[str], place: int, begin: int) -> _Place:
+def _kept(script: JobText, found: re.Match[str], place: int, begin: int) -> _NamedIn:
     """Return where a launcher is named."""
     code, mark = script.code, script.code[found.end() - 1]
     variable = "" if mark == DOCUMENT else _variable(script, place, found.start())
     if variable:
-        return _Place(variable=variable)
+        return _NamedIn(variable=variable)
     trouble = ""
     if mark == DOCUMENT:
         trouble = "stands in a here-document, a script of its own"
@@ -333,18 +343,18 @@ def _kept(script: JobText, found: re.Match[str], place: int, begin: int) -> _Pla
         return _in_quotes(script, found)
     elif mark == SUBSTITUTED and "$(" not in found[0]:
         trouble = "is in a substitution"
-    return _Place(trouble)
+    return _NamedIn(trouble)
 
 
-def _in_quotes(script: JobText, found: re.Match[str]) -> _Place:
+def _in_quotes(script: JobText, found: re.Match[str]) -> _NamedIn:
     """Return where a launcher is named that ends in quotes: its own, or those of a shell's words."""
     quote, needs_exec, trouble = _shell_word(script, found)
     if quote or trouble:
-        return _Place(trouble, "", quote, needs_exec)
+        return _NamedIn(trouble, "", quote, needs_exec)
     is_word = found.start() == 0 or script.code[found.start() - 1] != QUOTED
     groups = found.groupdict()
     has_own = groups.get("quote") or (groups.get("python") or "").startswith('"') or found[0][-1] == '"'
-    return _Place("" if has_own and is_word else "is in quotes, and not in those of a `bash -c`")
+    return _NamedIn("" if has_own and is_word else "is in quotes, and not in those of a `bash -c`")
 
 
 def _variable(script: JobText, place: int, at: int) -> str:
@@ -389,25 +399,22 @@ def _shell_word(script: JobText, found: re.Match[str]) -> tuple[str, bool, str]:
     return shell[1], bool(before.strip()) and not lead.startswith("exec"), ""
 
 
-def _not_started(script: JobText, named: list[_Found]) -> InputError:
+def _not_started(script: JobText, named: list[_Found]) -> NotShownError:
     """Return the refusal of a script that names launchers, and starts none in a form that is known."""
     if not named:
-        return _refusal(
-            script, "no line of the script starts torchrun, another launcher or a program in Python"
-        )
+        return NotShownError("no line of the script starts torchrun, another launcher or a program in Python")
     first = named[0]
-    what = f"{_words_of(first)} in line {_number(script, first)}"
+    number = _number(script, first)
+    what = f"{_words_of(first)} in line {number}"
     if first.trouble:
-        return _refusal(script, f"{what} {first.trouble}")
-    return _refusal(
-        script,
-        f"{what} is kept in a variable, and no command begins with ${first.variable} in a form that is known",
-    )
+        return NotShownError(f"{what} {first.trouble}", number)
+    why = f"is kept in a variable, and no command begins with ${first.variable} in a form that is known"
+    return NotShownError(f"{what} {why}", number)
 
 
 def _starts_of(
     script: JobText, kept: Sequence[_Found]
-) -> list[tuple[_Use, tuple[str, ...], tuple[Edit, ...]]]:
+) -> list[tuple[_VariableUse, tuple[str, ...], tuple[Edit, ...]]]:
     """Return the commands that start what is kept in variables, with their names and the words in them."""
     if not kept:
         return []
@@ -424,7 +431,7 @@ def _expands(names: set[str], text: str) -> bool:
     return any(re.search(rf"\$\{{?{name}\b", text) for name in names)
 
 
-def _uses(script: JobText, names: set[str]) -> Iterator[_Use]:
+def _uses(script: JobText, names: set[str]) -> Iterator[_VariableUse]:
     """Yield the commands that begin with one of some variables, perhaps behind srun, a shell or ``eval``."""
     listed = "|".join(sorted(names))
     pattern = re.compile(rf"\$(?:\{{(?:{listed})(?:\[[@*]\])?\}}|(?:{listed})\b)")
@@ -444,7 +451,7 @@ def _uses(script: JobText, names: set[str]) -> Iterator[_Use]:
             yield from _use_at(script, place, min(begin, found.start()), found)
 
 
-def _use_at(script: JobText, place: int, begin: int, found: re.Match[str]) -> Iterator[_Use]:
+def _use_at(script: JobText, place: int, begin: int, found: re.Match[str]) -> Iterator[_VariableUse]:
     """Yield the use of a variable if the command starts what is in it."""
     start = _START.match(script.code, begin, found.start())
     before = script.text[start.end() if start else begin : found.start()].replace("\\\n", "  ")
@@ -459,7 +466,7 @@ def _use_at(script: JobText, place: int, begin: int, found: re.Match[str]) -> It
         return
     begins = found.start() - is_quoted
     ends = found.end() + (is_quoted and script.text.startswith('"', found.end()))
-    yield _Use(place, begins, ends, shell[1] if shell else "", srun is not None)
+    yield _VariableUse(place, begins, ends, shell[1] if shell else "", srun is not None)
 
 
 def only_options(words: Sequence[str]) -> bool:
@@ -483,14 +490,14 @@ def only_options(words: Sequence[str]) -> bool:
 def _launch(
     script: JobText,
     found: _Found,
-    use: _Use | None = None,
+    use: _VariableUse | None = None,
     variables: tuple[str, ...] = (),
     kept_at: tuple[Edit, ...] = (),
-) -> Launch:
+) -> LaunchLine:
     """Return a command in its pieces.
 
     Raises:
-        InputError: nothing behind it would see how it has ended.
+        NotShownError: nothing behind it would see how it has ended.
     """
     text, code, commands = script.text, script.code, script.commands
     place = found.place if use is None else use.place
@@ -513,7 +520,7 @@ def _launch(
     is_executed = re.search(r"(?:^|\s)exec\s+\Z", head) is not None
     operator, behind = _behind(script, last, end)
     kind = Kind.LAUNCH if _words_of(found) == Kind.LAUNCH.value else found.kind
-    return Launch(
+    return LaunchLine(
         kind=kind,
         number=script.line_of(begin if use else found.at.end() - 1),
         place=place,
@@ -562,33 +569,34 @@ def _behind(script: JobText, last: int, end: int) -> tuple[str, str]:
     return ("", "") if part.after == ";" and is_blank else (part.after, rest)
 
 
-def _blocks(script: JobText, found: _Found, place: int) -> list[Block]:
+def _blocks(script: JobText, found: _Found, place: int) -> list[OpenBlock]:
     """Return the blocks around a command that starts the training; each start goes through them once at most.
 
     Raises:
-        InputError: it is in one that ends elsewhere, or that is gone through several times.
+        NotShownError: it is in one that ends elsewhere, or that is gone through several times.
     """
     code, commands = script.code, script.commands
-    what = f"{_words_of(found)} in line {script.line_of(commands[place].end - 1)}"
+    number = script.line_of(commands[place].end - 1)
+    what = f"{_words_of(found)} in line {number}"
     own = keywords(script.own_code(commands[place]))
     blocks = open_blocks(code, commands[:place])
-    inner = [Block(word, place) for word in own if word in ("{", "for", "if", "while", "until", "case")]
+    inner = [OpenBlock(word, place) for word in own if word in ("{", "for", "if", "while", "until", "case")]
     function = next((one for one in blocks if one.name), None)
     if any(word in ("if", "elif", "while", "until", "!") for word in own):
         word = next(word for word in own if word in ("if", "elif", "while", "until", "!"))
-        raise _refusal(script, f"{what} stands behind `{word}`, which takes its exit code")
+        raise NotShownError(f"{what} stands behind `{word}`, which takes its exit code", number)
     for block in reversed(blocks):
         head = script.own_code(commands[block.place]).strip()
         is_one_pass = block.word == "for" and _ONE_PASS.fullmatch(_from_for(head)) is not None
         if block.word in _IN_BLOCK and not is_one_pass:
-            raise _refusal(script, f"{what} {_IN_BLOCK[block.word]}; finish decides about one training")
+            raise NotShownError(f"{what} {_IN_BLOCK[block.word]}; finish decides about one training", number)
     if function is not None:
-        blocks += _call_of(script, function, what)
+        blocks += _call_of(script, function, what, number)
     if commands[place].before == "||":
-        raise _refusal(script, f"{what} stands behind `||`, so it may not be started")
+        raise NotShownError(f"{what} stands behind `||`, so it may not be started", number)
     for at in _pipeline_before(commands, place):
         if commands[at].before == "||":
-            raise _refusal(script, f"{what} stands behind `||`, so it may not be started")
+            raise NotShownError(f"{what} stands behind `||`, so it may not be started", number)
     return [*blocks, *inner]
 
 
@@ -603,11 +611,11 @@ def _pipeline_before(commands: Sequence[Part], place: int) -> Iterator[int]:
         yield place
 
 
-def _call_of(script: JobText, function: Block, what: str) -> list[Block]:
+def _call_of(script: JobText, function: OpenBlock, what: str, number: int) -> list[OpenBlock]:
     """Return the blocks around the one call of a function.
 
     Raises:
-        InputError: it is called several times, or where its commands run in a shell of their own.
+        NotShownError: it is called several times, or where its commands run in a shell of their own.
     """
     commands, name = script.commands, re.escape(function.name)
     calls = [
@@ -622,15 +630,19 @@ def _call_of(script: JobText, function: Block, what: str) -> list[Block]:
     ]
     if len(calls) != 1 or len(mentioned) != 2:  # noqa: PLR2004 - its definition and its call
         times = "never called by its name alone" if len(calls) != 1 and not calls else "named several times"
-        raise _refusal(script, f"{what} is in a function, {function.name}, that is {times}")
+        raise NotShownError(f"{what} is in a function, {function.name}, that is {times}", number)
     place = calls[0]
     part = commands[place]
     if part.after in ("|", "|&", "&") or part.before in ("|", "|&"):
-        raise _refusal(script, f"{what} is in a function, {function.name}, that runs in a shell of its own")
+        raise NotShownError(
+            f"{what} is in a function, {function.name}, that runs in a shell of its own", number
+        )
     around = open_blocks(script.code, commands[:place])
     for block in around:
         if block.name or block.word in _IN_BLOCK:
-            raise _refusal(script, f"{what} is in a function that is called in a loop, function or subshell")
+            raise NotShownError(
+                f"{what} is in a function that is called in a loop, function or subshell", number
+            )
     return around
 
 

@@ -17,15 +17,14 @@ from hpc_elastic.ids import RUNS_FOLDER, Env
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.slurm.adopt.checks import (
     CONTAINER,
-    NotShownError,
-    Plan,
+    AgentPlan,
     Program,
     end_of_wait,
     plan_of,
 )
 from hpc_elastic.slurm.adopt.facts import (
     SIGNALS,
-    Facts,
+    AskedOptions,
     OwnTraps,
     assigned,
     facts_of,
@@ -38,7 +37,8 @@ from hpc_elastic.slurm.adopt.launch import (
     Edit,
     JobText,
     Kind,
-    Launch,
+    LaunchLine,
+    NotShownError,
     as_it_is,
     find_launches,
 )
@@ -131,6 +131,9 @@ _BEGINS = Change(
 )
 
 
+_FOREGROUND = Change(
+    "no `&` and no `wait`", "the training runs in the foreground: the agents hear the signals"
+)
 _ENDS = Change(
     "exit with the code that finish has returned", "commands behind it do not hide how the job ended"
 )
@@ -170,7 +173,7 @@ class _Job(NamedTuple):
     """
 
     script: JobText
-    facts: Facts
+    facts: AskedOptions
     traps: OwnTraps
     ours: str
 
@@ -191,19 +194,18 @@ def adopt(
         InputError: it is no script of a POSIX shell, starts nothing that agents could, or is ours already.
     """
     job, shell = _job_of(text, name, ours)
-    first: Launch | None = None
+    number = 0
     try:
         launches = find_launches(job.script)
-        first = launches[0]
+        number = launches[0].number
         plans = [plan_of(job.script, one, job.facts, job.traps, program) for one in launches]
         _check_pipes(launches, shell)
         return _changed(text, job, launches, plans)
     except NotShownError as error:
-        number = 0 if first is None else first.number
-        raise _not_adopted(str(error), job, number, as_it_is(name)) from None
-    except InputError as error:
-        found = re.search(r"lines? (\d+)", error.message)
-        raise _not_adopted(error.message, job, int(found[1]) if found else 0, error.fix) from None
+        number = number or error.number
+        draft = _draft(str(error), job, number) if number else ""
+        fix = as_it_is(name) + error.more
+        raise NotAdoptedError(str(error), where=name, fix=fix, draft=draft) from None
 
 
 def _job_of(text: str, name: str, ours: Sequence[str]) -> tuple[_Job, str]:
@@ -218,18 +220,11 @@ def _job_of(text: str, name: str, ours: Sequence[str]) -> tuple[_Job, str]:
     return _Job(script, _facts(plain), own_traps(script), words), shell
 
 
-def _check_pipes(launches: Sequence[Launch], shell: str) -> None:
+def _check_pipes(launches: Sequence[LaunchLine], shell: str) -> None:
     piped = next((one for one in launches if one.is_piped), None)
     if piped is not None and "bash" not in shell:
         what = f"{piped.kind.value} in line {piped.number}"
         raise NotShownError(f"{what} has `|` behind it, and only bash tells how it ended")
-
-
-def _not_adopted(message: str, job: _Job, number: int, fix: str) -> NotAdoptedError:
-    draft = _draft(message, job, number) if number else ""
-    if job.facts.is_array:  # submit takes none
-        fix = fix.replace(as_it_is(job.script.name), as_it_is(job.script.name, is_array=True))
-    return NotAdoptedError(message, where=job.script.name, fix=fix, draft=draft)
 
 
 def _plain(text: str, name: str) -> tuple[str, str]:
@@ -243,17 +238,16 @@ def _plain(text: str, name: str) -> tuple[str, str]:
     return plain, _shell(plain, name)
 
 
-def _facts(plain: str) -> Facts:
+def _facts(plain: str) -> AskedOptions:
     lines = plain.split("\n")
     return facts_of(line for line in lines[: _first_command(lines)] if line.startswith("#SBATCH"))
 
 
-def _changed(text: str, job: _Job, launches: list[Launch], plans: list[Plan]) -> Adopted:
+def _changed(text: str, job: _Job, launches: list[LaunchLine], plans: list[AgentPlan]) -> Adopted:
     """Return a script in which agents start the training."""
-    plain = job.script.text
+    plain, last = job.script.text, launches[-1]
     lines = plain.split("\n")
     header, header_changes = _header(lines)
-    last = launches[-1]
     is_alone = len(launches) == 1 and not last.is_nested
     known = _strictness((plain[: last.start] if is_alone else plain).split("\n"))
     edits: list[Edit] = []
@@ -263,45 +257,32 @@ def _changed(text: str, job: _Job, launches: list[Launch], plans: list[Plan]) ->
         end = launch.end
         if launch.operator == "&":
             end = end_of_wait(job.script, launch)
-            told.append(
-                Change(
-                    "no `&` and no `wait`", "the training runs in the foreground: the agents hear the signals"
-                )
-            )
-        if not is_alone:
-            block += _behind(launch, known)
+            told.append(_FOREGROUND)
+        block += [] if is_alone else _behind(launch, known)
         edits += [Edit(launch.start, end, "\n".join(block)), *_kept_edits(job, launch, plan)]
-        changes += [change for change in told if change not in changes]
-    trap_edits, trap_changes = _without_traps(job, edits)
-    changes += trap_changes
+        changes += told
+    traps, trap_changes = _without_traps(job, edits)
     if is_alone:
-        main = edits[0]
-        before = _applied(
-            plain[: main.start], [one for one in [*edits[1:], *trap_edits] if one.end <= main.start]
-        )
-        rest = _applied(
-            plain[main.end :],
-            [
-                one._replace(start=one.start - main.end, end=one.end - main.end)
-                for one in trap_edits
-                if one.start >= main.end
-            ],
-        )
-        tail, tail_changes = _tail(last, rest.split("\n")[1:], known)
-        changed = (
-            "\n".join([*before.split("\n")[:-1], main.text, *tail])
-            if before
-            else "\n".join([main.text, *tail])
-        )
-        changes += tail_changes
+        new, tail_changes = _with_tail(plain, edits, traps, last, known)
     else:
-        changed = _applied(plain, [*edits, *trap_edits]) + '\nexit "${finished:-$?}"'
-        changes.append(_ENDS)
-    new = changed.split("\n")
-    with_header = _insert_options(new, header)
-    return Adopted(
-        "\n".join(with_header) + "\n", tuple(dict.fromkeys((*changes, _FINISH, _BEGINS, *_array(job.facts))))
-    )
+        new, tail_changes = _applied(plain, [*edits, *traps]) + '\nexit "${finished:-$?}"', [_ENDS]
+    with_header = _insert_options(new.split("\n"), header)
+    changes += [*trap_changes, *tail_changes, _FINISH, _BEGINS, *_array(job.facts)]
+    return Adopted("\n".join(with_header) + "\n", tuple(dict.fromkeys(changes)))
+
+
+def _with_tail(
+    plain: str, edits: Sequence[Edit], traps: Sequence[Edit], launch: LaunchLine, known: _Strict
+) -> tuple[str, list[Change]]:
+    """Return a script whose one training stands in no block, with what follows it."""
+    main, *others = edits
+    before = _applied(plain[: main.start], [one for one in (*others, *traps) if one.end <= main.start])
+    later = [one for one in traps if one.start >= main.end]
+    moved = [one._replace(start=one.start - main.end, end=one.end - main.end) for one in later]
+    rest = _applied(plain[main.end :], moved)
+    tail, changes = _tail(launch, rest.split("\n")[1:], known)
+    head = before.split("\n")[:-1] if before else []
+    return "\n".join([*head, main.text, *tail]), changes
 
 
 def _applied(text: str, edits: Sequence[Edit]) -> str:
@@ -311,7 +292,7 @@ def _applied(text: str, edits: Sequence[Edit]) -> str:
     return text
 
 
-def _array(facts: Facts) -> Iterator[Change]:
+def _array(facts: AskedOptions) -> Iterator[Change]:
     if facts.is_array:
         yield Change(
             "#SBATCH --array",
@@ -320,7 +301,7 @@ def _array(facts: Facts) -> Iterator[Change]:
         )
 
 
-def _block(job: _Job, launch: Launch, plan: Plan, known: _Strict) -> tuple[list[str], list[Change]]:
+def _block(job: _Job, launch: LaunchLine, plan: AgentPlan, known: _Strict) -> tuple[list[str], list[Change]]:
     """Return the lines in the place of a launch, up to the end of finish, with their reasons."""
     command, changes = _changed_command(job, launch, plan)
     strict = [
@@ -361,12 +342,12 @@ def _block(job: _Job, launch: Launch, plan: Plan, known: _Strict) -> tuple[list[
     ]
 
 
-def _uses_env(job: _Job, launch: Launch) -> bool:
+def _uses_env(job: _Job, launch: LaunchLine) -> bool:
     words = words_of(launch, assigned(job.script))
     return re.search(r"(?<!\S)--use[-_]env(?!\S)", words) is not None
 
 
-def _behind(launch: Launch, known: _Strict) -> list[str]:
+def _behind(launch: LaunchLine, known: _Strict) -> list[str]:
     """Return the lines behind finish in a block: the rest goes on as behind the training itself."""
     leave = [_LEAVE_TRAPPED] if known.by_trap else [_LEAVE]
     leave += [_LEAVE_STRICT] if known.by_option else []
@@ -375,7 +356,7 @@ def _behind(launch: Launch, known: _Strict) -> list[str]:
     return lines
 
 
-def _words_behind(launch: Launch) -> list[str]:
+def _words_behind(launch: LaunchLine) -> list[str]:
     """Return the words behind a launch in its line, as they hold behind finish."""
     if launch.operator in ("&&", "||"):
         return [f'[ "$finished" = 0 ] {launch.operator}{launch.behind}']
@@ -386,7 +367,7 @@ def _words_behind(launch: Launch) -> list[str]:
     return []
 
 
-def _kept_edits(job: _Job, launch: Launch, plan: Plan) -> list[Edit]:
+def _kept_edits(job: _Job, launch: LaunchLine, plan: AgentPlan) -> list[Edit]:
     """Return the changes of the variables that hold the launcher's words.
 
     Raises:
@@ -421,7 +402,7 @@ def _kept_edits(job: _Job, launch: Launch, plan: Plan) -> list[Edit]:
     return found
 
 
-def _flags_in_variable(job: _Job, plan: Plan, before: str, what: str) -> str:
+def _flags_in_variable(job: _Job, plan: AgentPlan, before: str, what: str) -> str:
     """Return srun with the options of a step of agents, ahead of a launcher in a variable.
 
     Raises:
@@ -569,7 +550,7 @@ def _header(lines: list[str]) -> tuple[list[str], list[Change]]:
     return [f"#SBATCH {option}" for option, _ in missing], changes
 
 
-def _whole_node(facts: Facts, command: str) -> list[Change]:
+def _whole_node(facts: AskedOptions, command: str) -> list[Change]:
     """Return the change by which an agent gets its whole node, where options ask for parts of it per task.
 
     Args:
@@ -582,7 +563,7 @@ def _whole_node(facts: Facts, command: str) -> list[Change]:
     return [Change(f"unset {' '.join(names)}", "an agent gets all CPUs and GPUs of its node, not one task's")]
 
 
-def _all_gpus(facts: Facts, options: str) -> str:
+def _all_gpus(facts: AskedOptions, options: str) -> str:
     """Return the option by which srun gives its one task of a node all GPUs of the job there, or nothing.
 
     Args:
@@ -613,14 +594,14 @@ def _warn_agents(line: str) -> str:
     return re.sub(r"(--signal[= ])[BR]{1,2}:", r"\1", line) if line.startswith("#SBATCH") else line
 
 
-def _changed_command(job: _Job, line: Launch, plan: Plan) -> tuple[list[str], list[Change]]:
+def _changed_command(job: _Job, line: LaunchLine, plan: AgentPlan) -> tuple[list[str], list[Change]]:
     """Return the lines of the command with our agent in place of the launcher."""
     what = "of python" if line.kind is Kind.PYTHON else f"instead of {line.kind.value}"
     changes = [
         Change(
             f"{job.ours} run --run-dir {_RUN_DIR} {'ahead ' if line.kind is Kind.PYTHON else ''}{what}",
             "the program that ran adopt starts the workers, so it has to be on all nodes; they have the "
-            "script's own Python, and need nothing of ours. The nodes meet in the directory: no host is special",
+            "script's own Python, and need nothing of ours. The nodes meet in the directory",
         )
     ]
     options, wrapper = split_options(line.options) if line.has_srun else ("", line.options)
@@ -647,7 +628,7 @@ def _changed_command(job: _Job, line: Launch, plan: Plan) -> tuple[list[str], li
     return f"{line.head}srun{options}{_agent(job, line, plan, wrapper)}".split("\n"), changes
 
 
-def _one_task(options: str, line: Launch) -> tuple[str, list[Change]]:
+def _one_task(options: str, line: LaunchLine) -> tuple[str, list[Change]]:
     """Return the options of srun without those of tasks that are workers now, and of restarts by others."""
     changes = []
     if line.kind is Kind.PYTHON:
@@ -668,20 +649,19 @@ def _one_task(options: str, line: Launch) -> tuple[str, list[Change]]:
     return options, changes
 
 
-def _agent(job: _Job, line: Launch, plan: Plan, wrapper: str) -> str:
+def _agent(job: _Job, line: LaunchLine, plan: AgentPlan, wrapper: str) -> str:
     """Return our agent in the place of a launcher, with the words behind it."""
     place, ours = _RUN_DIR, job.ours
     execs = "exec " if line.needs_exec else ""
+    if line.kind is Kind.PYTHON:
+        own = (f"--nnodes={plan.nnodes}", f"--nproc-per-node={plan.workers}", *plan.flags, "--no-python")
+        return (
+            f"{ours} run --run-dir {place} {' '.join(own)} {wrapper.lstrip()}{execs}{line.named}{line.tail}"
+        )
     if line.quote == '"':
         place, ours = place.replace('"', '\\"'), re.sub(r'(["$`\\])', r"\\\1", ours)
     if line.quote == "'" and "'" in ours:
         raise NotShownError("the launcher is in single quotes, which cannot hold the path of our program")
-    if line.kind is Kind.PYTHON:
-        own = (f"--nnodes={plan.nnodes}", f"--nproc-per-node={plan.workers}", *plan.flags, "--no-python")
-        flags = " ".join(own).replace('"', '\\"') if line.quote == '"' else " ".join(own)
-        words = f"{execs}{ours} run --run-dir {place} {flags} "
-        around = f"{wrapper}{words}" if line.quote else f"{words}{wrapper}"
-        return f"{around}{line.named}{line.tail}"
     if CONTAINER.search(wrapper) and line.quote:
         flags = " ".join((*plan.flags, "--no-python"))
         words = f"{job.ours} run --run-dir {_RUN_DIR} {flags} {wrapper.lstrip()}"
@@ -704,7 +684,7 @@ def _container_of(wrapper: str) -> tuple[str, str]:
     return wrapper[: inside.start()], f' --container "{text}"'
 
 
-def _with_local_rank(job: _Job, line: Launch) -> str:
+def _with_local_rank(job: _Job, line: LaunchLine) -> str:
     """Return the words behind a launcher; torch's oldest one has a flag for the local rank behind them."""
     tail = line.tail
     if line.kind is not Kind.LAUNCH or _uses_env(job, line):
@@ -738,7 +718,7 @@ def _given(options: str, name: str, short: tuple[str, ...]) -> bool:
     return any(re.search(rf"(?:^|\s){re.escape(word)}(?=[\s=\d\\\"$]|\Z)", options) for word in words)
 
 
-def ended_of(line: Launch) -> str:
+def ended_of(line: LaunchLine) -> str:
     """Return the name under which the shell knows the command's exit code."""
     return "${PIPESTATUS[" + str(line.place_in_pipe) + "]}" if line.is_piped else "$?"
 
@@ -759,7 +739,7 @@ def begin_lines(ours: str) -> list[str]:
     ]
 
 
-def _tail(launch: Launch, rest: list[str], strict: _Strict) -> tuple[list[str], list[Change]]:
+def _tail(launch: LaunchLine, rest: list[str], strict: _Strict) -> tuple[list[str], list[Change]]:
     """Return the lines that follow the command, as far as they may: the exit code is now that of `finish`."""
     changes: list[Change] = []
     if launch.is_executed:
@@ -828,7 +808,7 @@ def adopt_per_node(text: str, name: str, ours: Sequence[str] = ("hpc-elastic",))
         )
     rest = [each for each in plain[line.end :].split("\n") if each.strip()]
     leave = [f"ended={ended_of(line)}", _SRUN_LEAVE.what] if rest or line.is_piped else []
-    command = f"{line.head}{_agent(job, line, Plan(), line.options.lstrip())}"
+    command = f"{line.head}{_agent(job, line, AgentPlan(), line.options.lstrip())}"
     before = plain[: line.start].split("\n")[:-1]
     changed = [*before, _SRUN_TRAP.what, *command.split("\n"), *leave, *plain[line.end :].split("\n")[1:]]
     changes = (

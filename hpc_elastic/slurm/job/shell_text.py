@@ -137,7 +137,7 @@ def parts(code: str) -> list[Part]:
     return [*found, Part(start, len(code), before, "\n")]
 
 
-class Block(NamedTuple):
+class OpenBlock(NamedTuple):
     """A block of a script that is open at a place.
 
     Attributes:
@@ -153,13 +153,15 @@ class Block(NamedTuple):
     name: str = ""
 
 
-def open_blocks(code: str, before: list[Part]) -> list[Block]:
+def open_blocks(code: str, before: list[Part]) -> list[OpenBlock]:
     """Return the blocks that are still open behind some commands, the outermost first."""
-    blocks: list[Block] = []
+    blocks: list[OpenBlock] = []
     for place, part in enumerate(before):
         for word in _leading(code[part.start : part.end]):
             if word in _OPENS:
-                blocks.append(Block(word, place, name=_function(code, before, place) if word == "{" else ""))
+                blocks.append(
+                    OpenBlock(word, place, name=_function(code, before, place) if word == "{" else "")
+                )
             elif blocks and word == _OPENS.get(blocks[-1].word):
                 blocks.pop()
             elif word in ("else", "elif"):
@@ -168,17 +170,17 @@ def open_blocks(code: str, before: list[Part]) -> list[Block]:
     return blocks
 
 
-def _parenthesis(blocks: list[Block], operator: str, place: int) -> None:
+def _parenthesis(blocks: list[OpenBlock], operator: str, place: int) -> None:
     """Take note of the operator behind a command that opens or closes a block."""
     if operator == "(":
-        blocks.append(Block("(", place))
+        blocks.append(OpenBlock("(", place))
     elif operator == ")" and blocks and blocks[-1].word == "(":
         blocks.pop()
     elif operator == ";;":
         _next_branch(blocks)
 
 
-def _next_branch(blocks: list[Block]) -> None:
+def _next_branch(blocks: list[OpenBlock]) -> None:
     if blocks:
         blocks[-1] = blocks[-1]._replace(branch=blocks[-1].branch + 1)
 
