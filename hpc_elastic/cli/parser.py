@@ -15,11 +15,21 @@ from hpc_elastic.argparse_util import check_env, env, value_of, variable_of
 from hpc_elastic.cli.arguments import ARGUMENTS, OPTIONS_HEADING, PROGRAM, CommandRow, Option, Word
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.settings.setting import LINES, NAMES, SWITCH, TABLES, TEXTS, Setting, ValueKind, flags_of
+from hpc_elastic.settings.setting import (
+    LINES,
+    MODULES,
+    NAMES,
+    SWITCH,
+    TABLES,
+    TEXTS,
+    Setting,
+    ValueKind,
+    flags_of,
+)
 from hpc_elastic.settings.values import BadValueError
 from hpc_elastic.text import visible_lines
 
-REPEATED: Final = (*TABLES, NAMES, LINES)
+REPEATED: Final = (*TABLES, NAMES, MODULES, LINES)
 
 
 class _BadFlagError(argparse.ArgumentTypeError):
@@ -108,6 +118,7 @@ class Parser(argparse.ArgumentParser):
     Attributes:
         torchs: torchrun's flags: an abbreviation that is clear there is clear here.
         behind: the words behind ``--`` that the command takes apart from the others.
+        line: the words that it reads.
         row: describes the command; None: its help is that of argparse.
         panels: more entries of the help, by headings.
         advise: returns the words to write in place of unknown ones; empty if these are not known either.
@@ -125,6 +136,7 @@ class Parser(argparse.ArgumentParser):
         self.command = command
         self.torchs: Iterable[str] = ()
         self.behind: tuple[str, ...] = ()
+        self.line: Sequence[str] = ()
         self.row: CommandRow | None = None
         self.panels: Mapping[str, Sequence[tuple[str, str]]] = {}
         self.advise: Callable[[Slip], str] = near
@@ -169,6 +181,7 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Return the values of words, and those that are not known; errors end as in `parse_args`."""
+        self.line = sys.argv[1:] if args is None else list(args)
         with self._told():
             return super().parse_known_args(args, namespace)
 
@@ -242,7 +255,15 @@ class Parser(argparse.ArgumentParser):
         fix = value.error.fix if isinstance(value, _BadFlagError) else ""
         if not fix and action.nargs is None and action.metavar is not None:
             fix = f"write {flag} {action.metavar}; see {self.prog} --help"
-        self.error(f"{flag}: {error.message}{source_of(flag)}", fix)
+        source = "" if any(_names_flag(word, names) for word in self.line) else source_of(flag)
+        self.error(f"{flag}: {error.message}{source}", fix)
+
+
+def _names_flag(word: str, names: Iterable[str]) -> bool:
+    """Tell whether a word of a line is a flag of these names, or the begin of one, or has its value."""
+    name = word.partition("=")[0]
+    begins = len(name) > len("--") and name.startswith("--") and any(one.startswith(name) for one in names)
+    return name in names or begins or any(len(one) == len("-x") and word.startswith(one) for one in names)
 
 
 def source_of(flag: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import SHUTDOWN_S, Env
 from hpc_elastic.multiprocessing.logs import DefaultLogsSpecs, LogsSpecs
-from hpc_elastic.processes.preload.rules import are_names
+from hpc_elastic.settings.values import are_module_names
 
 if TYPE_CHECKING:
     from hpc_elastic.processes.numa import NumaOptions
@@ -129,7 +129,7 @@ _KINDS: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
     **dict.fromkeys(("log_line_prefix_template", "local_addr"), (_is_text_or_none, "a text, or None")),
     "rdzv_configs": (lambda value: isinstance(value, Mapping), "a mapping of options"),
     "monitor_interval": (lambda value: isinstance(value, int | float), "seconds"),
-    "preload": (are_names, "names of modules in a list"),
+    "preload": (are_module_names, "names of modules in a list"),
     "logs_specs": (lambda value: value is None or hasattr(value, "reify"), "a LogsSpecs"),
 }
 

@@ -414,6 +414,11 @@ LINES: ValueKind[tuple[str, ...]] = ValueKind("a list of lines, or text", "LINE"
 NAMES: ValueKind[tuple[str, ...]] = ValueKind(
     "a list of names, or text with blanks or commas", "NAME", values.names, write=",".join
 )
+MODULES: ValueKind[tuple[str, ...]] = ValueKind(
+    "names of modules, as a list or text with commas", "MODULE,...", values.modules, write=",".join
+)
+STREAMS: ValueKind[str] = ValueKind("0, 1, 2, 3, or by local rank", "N", values.streams)
+LOCAL_RANKS: ValueKind[str] = ValueKind("numbers with commas between them", "R,R", values.local_ranks)
 SIGNALS: ValueKind[tuple[str, ...]] = ValueKind(
     "a list of signals, or text with commas", "SIG,...", values.names, write=_signals_text
 )

@@ -15,7 +15,9 @@ from hpc_elastic.settings.setting import (
     GPUS,
     INTERVAL,
     LINES,
+    LOCAL_RANKS,
     MEMORY,
+    MODULES,
     NAMES,
     NODES,
     OPTIONS,
@@ -25,6 +27,7 @@ from hpc_elastic.settings.setting import (
     SIGNALS,
     SILENCE,
     SIZE,
+    STREAMS,
     SWITCH,
     TEXT,
     TIME_LIMIT,
@@ -83,10 +86,10 @@ class TheProgram:
         to=Agent(),
     )
     preload = setting(
-        NAMES, (),
+        MODULES, (),
         "Python modules that one process per node imports once; each worker is a copy of it; "
         "auto: those that the workers have imported",
-        to=Agent(()), written=Written(metavar="MODULE,..."),
+        to=Agent(()),
     )
     modules = setting(NAMES, (), "Environment modules to load (module load ...)")
     setup = setting(
@@ -161,16 +164,15 @@ class RunDirectoryAndLogs:
     )
     allow_local_run_dir = setting(SWITCH, OFF, "Accept a run directory that looks local to this machine")
     redirects = setting(
-        TEXT, "3", f"Streams of workers that go to log files: {_STREAMS}", to=Agent("0", short="-r"),
-        written=Written(metavar="N"),
+        STREAMS, "3", f"Streams of workers that go to log files: {_STREAMS}", to=Agent("0", short="-r"),
     )
     tee = setting(
-        TEXT, None, "Streams of workers that also go to the batch log or the console", "0", Agent(short="-t"),
-        Written(metavar="N"),
+        STREAMS, None, "Streams of workers that also go to the batch log or the console", "0",
+        Agent(short="-t"),
     )
     local_ranks_filter = setting(
-        TEXT, None, "Local ranks whose output is shown in the batch log or on the console", "", Agent(),
-        Written(metavar="R,R", default="all"),
+        LOCAL_RANKS, None, "Local ranks whose output is shown in the batch log or on the console", "",
+        Agent(), Written(default="all"),
     )
     keep_logs = setting(
         BUDGET, None, "Of how many rounds the workers' logs stay; 0: of all", 100, Agent(),

@@ -20,6 +20,9 @@ _UNIT_S = {"d": 86400, "h": 3600, "m": 60, "min": 60, "s": 1}
 _NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,15})?"  # longer ones mean nothing
 _UNITS = rf"({_NUMBER})(d|h|min|m|s)"
 _DURATION = rf"(?:{_NUMBER}(?:d|h|min|m|s))+"
+_MODULE = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
+_STREAMS = r"[0-3]|\s*\d+:[0-3]\s*(,\s*\d+:[0-3]\s*)*"
+_LOCAL_RANKS = r"(\s*\d+\s*(,\s*\d+\s*)*)?"
 _SECONDS = rf"{_NUMBER}(?:e[+-]?[0-9]{{1,3}})?|\.[0-9]{{1,15}}"
 _SLURM_TIME = r"(?:([0-9]{1,9})-)?([0-9]{1,12})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?"
 _CATCHABLE_TEXT = (
@@ -322,6 +325,44 @@ def words(value: object) -> tuple[str, ...]:
         raise BadValueError(
             f"{value!r} is not a command: {error}", "close the quotes, or write a list"
         ) from None
+
+
+def is_module_name(name: str) -> bool:
+    """Tell whether a module can have this name; a file's is none."""
+    return re.fullmatch(_MODULE, name) is not None and not name.endswith(".py")
+
+
+def are_module_names(value: object) -> bool:
+    """Tell whether a value of a user's program is a list of names that modules can have."""
+    return isinstance(value, list | tuple) and all(
+        isinstance(name, str) and is_module_name(name) for name in value
+    )
+
+
+def modules(value: object) -> tuple[str, ...]:
+    """Read names of modules, each of which counts once."""
+    found = tuple(dict.fromkeys(names(value)))
+    if bad := next((name for name in found if not is_module_name(name)), ""):
+        raise BadValueError(f"{bad!r} is no name of a module", "write torch,mypackage")
+    return found
+
+
+def streams(value: object) -> str:
+    """Read which streams of which local ranks are meant."""
+    text = one_line(value)
+    if not re.fullmatch(_STREAMS, text):
+        fix = "write 0 (none), 1 (stdout), 2 (stderr), 3 (both), or LOCAL_RANK:N,... e.g. 0:3,1:2"
+        raise BadValueError(f"{shown(value)} names no streams", fix)
+    return text
+
+
+def local_ranks(value: object) -> str:
+    """Read which local ranks are meant; empty for all."""
+    text = one_line(value)
+    if not re.fullmatch(_LOCAL_RANKS, text):
+        fix = "write numbers with commas between them, e.g. 0,1"
+        raise BadValueError(f"{shown(value)} is not a list of local ranks", fix)
+    return text
 
 
 def lines(value: object) -> tuple[str, ...]:

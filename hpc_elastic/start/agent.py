@@ -294,7 +294,7 @@ def _preloader(options: LaunchOptions, context: StartContext, log: AgentLog) -> 
         log.say(
             f"nothing is preloaded: functions are started by {options.command.start_method}, and not by spawn"
         )
-    named = tuple(name for name in options.settings.preload if name != AUTO)
+    named = tuple(name for name in dict.fromkeys(options.settings.preload) if name != AUTO)
     lessons = LessonFile(options.paths.preload) if AUTO in options.settings.preload else None
     wanted = Preloaded(named, argv, env, os.getcwd(), context.scratch, lessons, path)
     made = Preloader(wanted, SystemClock(), log.say)

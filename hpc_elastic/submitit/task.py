@@ -14,7 +14,7 @@ from hpc_elastic.clock import SystemClock
 from hpc_elastic.errors import InputError
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.paths import RunPaths
-from hpc_elastic.processes.preload.rules import are_names
+from hpc_elastic.settings.values import are_module_names
 
 if TYPE_CHECKING:
     from hpc_elastic.record.state import RunState
@@ -70,7 +70,7 @@ class ElasticTask:
             raise InputError(
                 f"run_dir is {run_dir!r}", where="ElasticTask", fix="give a path, or leave it out"
             )
-        if not are_names(preload):
+        if not are_module_names(preload):
             raise InputError(
                 f"preload is {preload!r}",
                 where="ElasticTask",

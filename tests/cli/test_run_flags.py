@@ -41,9 +41,6 @@ SPELLED = [
     ("--run-dir", "run", "run"),
     ("--lease", "6", 6.0),
 ]
-FILTER_ERROR = (  # as torchrun says it
-    "--local_ranks_filter must be a comma-separated list of integers e.g. --local_ranks_filter=0,1,2"
-)
 ENDING = "--print-completion"  # prints something and ends; tests/cli/test_completion.py
 SWITCHES = ["--standalone", "--module", "--no-python", "--run-path", "--virtual-local-rank"]
 
@@ -233,11 +230,11 @@ def test_help_fits_a_narrow_page() -> None:
             "--start-method: 'thread' cannot be used\n  fix: write 'spawn',",
         ),
         (["--event-log-handler", "nix"], "--event-log-handler: no event handler is registered for 'nix'"),
-        (["-r", "4"], "--redirects: '4' is neither 0, 1, 2, 3 nor"),
-        (["-t", "0:9"], "--tee: '0:9' is neither 0, 1, 2, 3 nor"),
+        (["-r", "4"], "--redirects: '4' names no streams\n  fix: write 0 (none)"),
+        (["-t", "0:9"], "--tee: '0:9' names no streams\n  fix: write 0 (none)"),
         (
             ["--local-ranks-filter", "a"],
-            f"--local-ranks-filter: {FILTER_ERROR}\n  fix: 'a' is none",
+            "--local-ranks-filter: 'a' is not a list of local ranks\n  fix: write numbers",
         ),
         (["--node-rank", "-1"], "--node-rank: it is -1\n  fix: count the nodes from 0"),
         (["--master-port", "99999"], "--master-port: 99999 is no port\n  fix: give 1 to 65535"),
@@ -281,7 +278,11 @@ def test_a_variable_that_a_flag_wins_over_is_not_named(
     monkeypatch.setenv("PET_TEE", "3")
     monkeypatch.setenv("PET_NPROC_PER_NODE", "1")
     for words in (["-t", "9"], ["--tee=9"], ["--nproc_per_node", "x"], ["--nproc-per", "x"]):
-        assert 2 == main([*words, __file__])
+        try:
+            code: object = main([*words, __file__])
+        except SystemExit as stop:  # of the parser
+            code = stop.code
+        assert 2 == code
         shown = capsys.readouterr().err
         assert shown.startswith("error: --"), shown
         assert "PET_" not in shown

@@ -15,7 +15,10 @@ PAGE = DOCS / "reference" / "job-file.md"
 SHORT = {
     "a list of words, or text that is split as in a shell": "words",
     "a list of names, or text with blanks or commas": "names",
+    "names of modules, as a list or text with commas": "names",
     "a list of signals, or text with commas": "signals",
+    "0, 1, 2, 3, or by local rank": "streams",
+    "numbers with commas between them": "local ranks",
     "a list of lines, or text": "lines",
     "whole number, 0 or more": "0, 1, ...",
     "whole number, 1 or more": "1, 2, ...",

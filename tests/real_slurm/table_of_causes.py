@@ -471,6 +471,7 @@ EXPLAINED: dict[str, tuple[ToldRun, ...]] = {
 QUIET = {
     "devcluster": "jobs without hpc_elastic",
     "doctor": "no run",
+    "init": "no run",
     "slurm_answers": "jobs without hpc_elastic",
     "slurm_limits": "jobs without hpc_elastic",
     "slurm_node_loss": "jobs without hpc_elastic",

@@ -54,6 +54,7 @@ WRITTEN: dict[ValueKind[Any], Any] = {  # a value of each kind, as in a job file
     kinds.WORDS: ["some", "words"],
     kinds.LINES: ["a line"],
     kinds.NAMES: ["a", "b"],
+    kinds.MODULES: ["a", "b"],
     kinds.SIGNALS: ["TERM"],
     kinds.OPTIONS: {"nice": 5},
     kinds.VARIABLES: {"A": "1"},

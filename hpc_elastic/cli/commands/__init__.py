@@ -14,6 +14,7 @@ from hpc_elastic.ids import RUNS_FOLDER, Env
 from hpc_elastic.settings.setting import (
     BUDGET,
     COUNT,
+    MODULES,
     NUMBER,
     PATH,
     SECONDS,
@@ -319,7 +320,7 @@ _DOCTOR = CommandRow(
             "preload",
             "Preload these modules on this machine, as --preload of submit and run does, and print the "
             "time that it saves.",
-            TEXT,
+            MODULES,
             "MODULE,...",
         ),
         _JSON,

@@ -9,7 +9,6 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from hpc_elastic.cli.parser import source_of
 from hpc_elastic.cli.run.nodes import FIXED_MASTER, RunPlace, check_room, node_name, place_of, settings_of
 from hpc_elastic.cli.run.values import local_ranks, meanings, signals, slots, streams
 from hpc_elastic.errors import InputError
@@ -88,7 +87,7 @@ def resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> RunPlan:
         check_script(args, environ)
     node = node_name(args, slurm)
     master, master_notes = _master(args, settings, node, slurm)
-    given = AgentSettings.of(args).replaced(preload=preload_of(args))
+    given = AgentSettings.of(args)
     times, signals = _times(given, environ), _meanings(args)
     numa = numa_of(args)
     check_event_handler(given.event_log_handler, environ)
@@ -278,25 +277,6 @@ def check_script(args: argparse.Namespace, environ: Mapping[str, str]) -> None:
             where="training_script",
             fix=f"chmod +x {for_shell(script)}, or leave --no-python out if it is a Python script",
         )
-
-
-def preload_of(args: argparse.Namespace) -> tuple[str, ...]:
-    """Return the modules that are to be imported once on this node.
-
-    Raises:
-        InputError: one of the names is none of a module.
-    """
-    if not args.preload:
-        return ()
-    from hpc_elastic.processes.preload.rules import bad_name  # noqa: PLC0415 - only if it is asked for
-
-    if bad := bad_name(args.preload):
-        raise InputError(
-            f"{bad!r} is no name of a module",
-            where=f"--preload{source_of('--preload')}",
-            fix="write --preload torch,mypackage",
-        )
-    return tuple(dict.fromkeys(args.preload))
 
 
 def logs_of(args: argparse.Namespace, paths: RunPaths) -> LogsSpecs:

@@ -10,8 +10,8 @@ from hpc_elastic.errors import InputError, SlurmError
 from hpc_elastic.multiprocessing.std import Std
 from hpc_elastic.node.setup.agent_setup import SignalMeanings
 from hpc_elastic.settings.of_commands import RunSettings
-from hpc_elastic.settings.setting import agents
-from hpc_elastic.settings.values import names
+from hpc_elastic.settings.setting import LOCAL_RANKS, STREAMS, ValueKind, agents
+from hpc_elastic.settings.values import BadValueError, names
 from hpc_elastic.slurm.client.environment import SlurmEnv
 from hpc_elastic.typed_json import whole_number
 
@@ -108,25 +108,21 @@ def _names(directory: str) -> list[str]:
 
 def streams(where: str, text: str) -> Std | dict[int, Std]:
     """Return which streams of which local ranks ``--redirects`` or ``--tee`` means."""
-    try:
-        return Std.from_str(text)
-    except ValueError as error:
-        fix = "0 none, 1 stdout, 2 stderr, 3 both; or per local rank, as in 0:1,1:3"
-        raise InputError(str(error), where=where, fix=fix) from None
+    return Std.from_str(_sound(STREAMS, where, text))
 
 
 def local_ranks(text: str) -> set[int] | None:
     """Return the local ranks whose output is shown; None for all."""
-    if not text:
-        return None
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() for word in words):
-        raise InputError(
-            "--local_ranks_filter must be a comma-separated list of integers e.g. --local_ranks_filter=0,1,2",
-            where="--local-ranks-filter",
-            fix=f"{text!r} is none",
-        )
-    return {int(word) for word in words}
+    sound = _sound(LOCAL_RANKS, "--local-ranks-filter", text)
+    return set(map(int, sound.split(","))) if sound else None
+
+
+def _sound(kind: ValueKind[str], where: str, text: str) -> str:
+    """Return a value that a program may have put in the place of one that the parser has read."""
+    try:
+        return kind.parse(text)
+    except BadValueError as error:
+        raise InputError(error.message, where=where, fix=error.fix) from None
 
 
 def signals(where: str, wanted: Iterable[str]) -> tuple[int, ...]:

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from hpc_elastic.named_tuple import NamedTuple
+from hpc_elastic.settings.values import is_module_name
 
 _PYTHON: Final = r"python(\d+(\.\d+)?t?)?"
-_MODULE: Final = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
 _SWITCHES: Final = frozenset("bBdEIOPqsSuv")
 _WITH_VALUE: Final = frozenset("WX")
 _HARMLESS: Final = frozenset(("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"))
@@ -119,27 +119,6 @@ def read_command(argv: tuple[str, ...]) -> PythonCommand | None:
     return None
 
 
-def is_name(name: str) -> bool:
-    """Tell whether a module can have this name; a file's is none."""
-    return re.fullmatch(_MODULE, name) is not None and not name.endswith(".py")
-
-
-def bad_name(names: Collection[str]) -> str:
-    """Return the first of some names that no module can have; empty if there is none."""
-    return next((name for name in names if not is_name(name)), "")
-
-
-def are_names(value: object) -> bool:
-    """Tell whether a value of a user's program is a list of names that modules can have."""
-    return isinstance(value, list | tuple) and all(isinstance(name, str) and is_name(name) for name in value)
-
-
-def names_of(text: str) -> tuple[tuple[str, ...], str]:
-    """Return the names of modules in a text with commas or blanks, and one that is none; each name once."""
-    names = tuple(dict.fromkeys(text.replace(",", " ").split()))
-    return names, bad_name(names)
-
-
 class Imported(NamedTuple):
     """A module that a worker has imported, other than by another such module.
 
@@ -166,7 +145,7 @@ def installed_in(path: str | None) -> str:
 def is_fit_to_learn(module: Imported) -> bool:
     """Tell whether a module is installed, and none of this package, which a worker imports in a moment."""
     name = module.name
-    is_plain = len(name) <= _LONGEST and is_name(name) and name.partition(".")[0] != _OURS
+    is_plain = len(name) <= _LONGEST and is_module_name(name) and name.partition(".")[0] != _OURS
     return is_plain and bool(installed_in(f"{module.site}/"))
 
 

@@ -7,12 +7,10 @@ fields that contradict each other.
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from hpc_elastic.errors import InputError
-from hpc_elastic.processes.preload.rules import bad_name
 from hpc_elastic.settings.setting import FinishFlag, Sbatch, Setting, usual
 from hpc_elastic.settings.table import JOB, JobSettings
 from hpc_elastic.settings.values import (
@@ -243,7 +241,6 @@ def check_spec(spec: JobSpec) -> None:
     """
     _check_command(spec)
     _check_script(spec)
-    _check_workers(spec)
     _check_requests(spec)
     _check_variables(spec)
     _check_times(spec)
@@ -319,32 +316,6 @@ def _check_command(spec: JobSpec) -> None:
         )
     if spec.python == "":
         raise InputError("python is empty", where="python", fix="name an interpreter or leave it out")
-
-
-def _check_workers(spec: JobSpec) -> None:
-    """Check the modules that workers import beforehand, and the places they write to."""
-    from hpc_elastic.multiprocessing.std import Std  # noqa: PLC0415 - only where a spec is built
-
-    if name := bad_name(spec.preload):
-        raise InputError(
-            f"{name!r} is no name of a module", where="preload", fix='write preload = ["torch", "mypackage"]'
-        )
-    for field, text in (("redirects", spec.redirects), ("tee", spec.tee)):
-        try:
-            Std.from_str("0" if text is None else text)
-        except ValueError:
-            raise InputError(
-                f"{field} = {text!r} names no streams",
-                where=field,
-                fix="write 0 (none), 1 (stdout), 2 (stderr), 3 (both), or LOCAL_RANK:N,... e.g. 0:3,1:2",
-            ) from None
-    ranks = spec.local_ranks_filter
-    if ranks is not None and not re.fullmatch(r"\d+(,\d+)*", ranks.replace(" ", "")):
-        raise InputError(
-            f"local_ranks_filter = {ranks!r} is not a list of local ranks",
-            where="local_ranks_filter",
-            fix="write numbers with commas between them, e.g. 0,1",
-        )
 
 
 def _check_requests(spec: JobSpec) -> None:

@@ -24,7 +24,7 @@ from hpc_elastic.node.workers.worker_env import RunEnv, worker_env
 from hpc_elastic.processes import nvidia_smi
 from hpc_elastic.processes.linux import adopt_orphans, adopts_orphans
 from hpc_elastic.processes.preload.preloader import Preloaded, Preloader, PreloadPhase
-from hpc_elastic.processes.preload.rules import AUTO, names_of
+from hpc_elastic.processes.preload.rules import AUTO
 from hpc_elastic.processes.process import ChildProcess, ProcessSpec, spawn
 from hpc_elastic.record.journal import Epoch, Member, RoundFormed
 from hpc_elastic.slurm.client import answers, parse
@@ -65,7 +65,7 @@ def doctor(
     *,
     directory: str | None = None,
     nodes: int | None = None,
-    preload: str | None = None,
+    preload: tuple[str, ...] | None = None,
     json: bool = False,
 ) -> int:
     """Check Python, Slurm and a directory before runs depend on them."""
@@ -89,12 +89,12 @@ def doctor(
     return _here(path, nodes, srun_options)
 
 
-def _preload(text: str) -> int:
+def _preload(modules: tuple[str, ...]) -> int:
     """Preload modules here, and print the time that it saves."""
-    return _print(preload_findings(text, SystemClock()))
+    return _print(preload_findings(modules, SystemClock()))
 
 
-def _hand_out(path: str, preload: str | None) -> int:
+def _hand_out(path: str, preload: tuple[str, ...] | None) -> int:
     """Print the findings of this machine as a document; return the exit code."""
     from hpc_elastic.report.explain.as_json import document  # noqa: PLC0415
     from hpc_elastic.slurm.client.commands import Slurm  # noqa: PLC0415
@@ -467,25 +467,24 @@ def _words_of(error: SlurmCommandError) -> str:
     return "; ".join(named) or (said[-1] if said else failed)
 
 
-def preload_findings(text: str, clock: Clock) -> list[Finding]:
+def preload_findings(modules: tuple[str, ...], clock: Clock) -> list[Finding]:
     """Return which modules can be preloaded, and how long a worker takes to import them, without it and with.
 
     Args:
-        text: names of modules, with commas or blanks between them.
+        modules: their names.
         clock: of this process.
 
     Raises:
-        InputError: one of the names is none of a module.
+        InputError: there is none, or the learned ones are meant.
     """
-    modules, bad = names_of(text)
     if AUTO in modules:
         raise InputError(
             f"{AUTO} is learned by the workers of a run",
             where="--preload",
             fix="name modules here: --preload torch",
         )
-    if bad or not modules:
-        raise InputError(f"{bad!r} is no name of a module", where="--preload", fix="write --preload torch")
+    if not modules:
+        raise InputError("no module is named", where="--preload", fix="write --preload torch")
     own = _own_variables()
     environ = {name: value for name, value in os.environ.items() if name not in own}  # noqa: TID251 - of a worker
     with tempfile.TemporaryDirectory() as scratch:
