@@ -15,6 +15,7 @@ from hpc_elastic.slurm.job.job_file import build_spec, read_job_file
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.testing.fake_slurm import FakeSlurm
 from hpc_elastic.testing.pytest_plugin import fake_slurm
+from tests.two_users import BOB, needs_root
 
 __all__ = ["fake_slurm"]
 
@@ -154,6 +155,18 @@ def test_the_environment_of_the_user_runs_the_program(
     assert f"{python} -m pip install hpc_elastic" in capsys.readouterr().err
     assert (str(python), "train.py") == job().command
     assert 0 == app.run(["submit", "--dry-run", "job.toml"])
+
+
+@needs_root
+def test_no_program_of_another_user_is_started(here: Path) -> None:
+    """Though it lies where an environment would; the job file names it."""
+    (here / "train.py").touch()
+    python = _environment(here / ".venv")
+    python.write_text(f"#!/bin/sh\ntouch {here}/ran\n")
+    os.chown(python, BOB, -1)
+    assert 0 == app.run(["init"])
+    assert not (here / "ran").exists()
+    assert (str(python), "train.py") == job().command
 
 
 def test_settings_of_the_settings_files_are_left_to_them(here: Path) -> None:

@@ -186,6 +186,13 @@ def test_config_shows_each_setting_with_its_origin(
     assert {"whose": "project", "path": file, "is_there": True} == found["files"][2]
 
 
+def test_config_shows_the_settings_that_a_job_script_takes(project: Path, capsys: Capture) -> None:
+    """Those that its lines do not say."""
+    (project / "job.sbatch").write_text(SCRIPT)
+    found = _config(capsys, "job.sbatch")
+    assert ["account", "allow_local_run_dir"] == [one["name"] for one in found["settings"]]
+
+
 def test_config_for_people_has_one_line_for_each_setting(project: Path, capsys: Capture) -> None:
     """The files first."""
     assert 0 == main(["config"])

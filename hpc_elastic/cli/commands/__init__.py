@@ -336,7 +336,7 @@ _CONFIG = CommandRow(
     "site.config",
     _CLUSTER,
     "Show the settings that settings files give to jobs, each with its origin.",
-    (Word("job_file", "JOB_FILE", "Job file (TOML), whose settings go before those of the files."),),
+    (Word("job_file", "JOB_FILE", "Job file (TOML) or job script, which goes before the files."),),
     (_PROFILE, _JSON),
     "Settings files, the later ones win: /etc/hpc-elastic/config.toml, ~/.config/hpc-elastic/config.toml, "
     "and the nearest hpc-elastic.toml at or above the working directory.",

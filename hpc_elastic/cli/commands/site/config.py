@@ -14,6 +14,7 @@ from hpc_elastic.settings.table import JOB
 from hpc_elastic.slurm.client.commands import options_by_variables
 from hpc_elastic.slurm.job import options
 from hpc_elastic.slurm.job.job_file import JobFile, build_spec, places_of, read_job_file
+from hpc_elastic.slurm.job.own_script_file import is_job_script
 from hpc_elastic.slurm.job.settings_files import (
     PROJECT_FILE,
     SettingsPlace,
@@ -55,10 +56,11 @@ def config(job_file: str | None = None, profile: str | None = None, *, json: boo
     environ = os.environ  # noqa: TID251 - the defaults of a user
     places = places_of_files(environ, os.getcwd())
     files = read_files(places)
-    job = read_job_file(job_file) if job_file is not None else JobFile()
+    own = (job_file,) if job_file is not None and is_job_script(job_file) else ()
+    job = JobFile() if job_file is None or own else read_job_file(job_file)
     for name in profile_names(files):  # a mistake in one comes up before a job needs it
         build_spec(JobFile(values=_NO_COMMAND), {}, settings_for({}, name))
-    found = in_force(job, profile, environ)
+    found = in_force(job, profile, environ, own)
     there = {file.path for file in files}
     if json:
         hand_out(_json(places, there, profile_names(files), found))
@@ -66,19 +68,26 @@ def config(job_file: str | None = None, profile: str | None = None, *, json: boo
         _show(places, there, files, found)
 
 
-def in_force(job: JobFile, profile: str | None, environ: Mapping[str, str]) -> list[SettingInForce]:
+def in_force(
+    job: JobFile, profile: str | None, environ: Mapping[str, str], own: tuple[str, ...] = ()
+) -> list[SettingInForce]:
     """Return the settings of a job, in the order of their table.
 
     Args:
         job: the job file; an empty one if there is none.
         profile: of the settings files.
         environ: of this process.
+        own: the job script of the user's own that is the job; empty: it is none.
 
     Raises:
         InputError: a file cannot be used, or a value of one.
     """
-    settings = settings_for(job.values, profile)
-    given = {} if any(name in job.values for name in _NAMES_OF_PROGRAM) else _NO_COMMAND
+    given: Mapping[str, object] = _NO_COMMAND
+    if own:
+        given = {"mode": "script", "command": own}
+    elif any(name in job.values for name in _NAMES_OF_PROGRAM):
+        given = {}
+    settings = settings_for({**job.values, **given}, profile)
     spec = build_spec(job, given, settings)
     files = [*settings.files, job]
     found = [

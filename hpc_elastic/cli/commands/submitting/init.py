@@ -18,6 +18,7 @@ from hpc_elastic.slurm.job.job_file import JobFile, build_spec, places_of, read_
 from hpc_elastic.slurm.job.settings_files import settings_for
 from hpc_elastic.store import mount
 from hpc_elastic.store.plain_file import owner_name, read_given
+from hpc_elastic.store.trust import exposures, trusted_uids
 from hpc_elastic.store.users_file import write_new_users_file, write_users_file
 from hpc_elastic.text import for_shell
 
@@ -95,11 +96,22 @@ def facts_here(script: str | None, environ: Mapping[str, str]) -> FirstJobFacts:
         program,
         python,
         origin,
-        has_package=not python or lookup.ask(python).is_installed,
+        has_package=not python or (_may_be_asked(python, environ) and lookup.ask(python).is_installed),
         given={name: found[0] for name, found in places.items() if found},
         is_local=_is_local(),
     )
     return _with_slurm(facts)
+
+
+def _may_be_asked(python: str, environ: Mapping[str, str]) -> bool:
+    """Tell whether the user has activated an interpreter, or no other user can put another in its place."""
+    folder = os.path.dirname(os.path.dirname(python))
+    if folder in (environ.get("VIRTUAL_ENV"), environ.get("CONDA_PREFIX")):
+        return True
+    try:
+        return os.stat(python).st_uid in trusted_uids() and not exposures(python)
+    except OSError:
+        return False
 
 
 def _with_slurm(facts: FirstJobFacts) -> FirstJobFacts:
