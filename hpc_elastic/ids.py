@@ -28,6 +28,7 @@ class Env:
     CHANNEL = "HPC_ELASTIC_CHANNEL"
     STDERR_TO_STDOUT = "HPC_ELASTIC_STDERR_TO_STDOUT"  # "1": the stderr of a call goes to stdout
     SITE_CONFIG = "HPC_ELASTIC_SITE_CONFIG"  # the settings file of the site; empty: there is none
+    OF_WORKERS = "HPC_ELASTIC_WORKER_ENV_"  # begins the names of variables that workers alone get, without it
     LEDGER = "HPC_ELASTIC_LEDGER"  # directory of the ledger of nodes
     CHECKPOINT = "HPC_ELASTIC_CHECKPOINT"
     STOP_WAIT_S = "HPC_ELASTIC_STOP_WAIT_S"

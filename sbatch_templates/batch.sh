@@ -26,6 +26,7 @@ _he_heard=''  # not empty: SIGTERM has come, so that Slurm may be ending this jo
 # of this run need, if that is more than the script says; sbatch got a --signal that fits. 0: as it says.
 # $4: not empty for a job that was queued with --requeue=expedite.
 begin_job() {
+  _he_python_before=$(type -P python3)
   listen  # this shell outlives srun, and then decides
   export HPC_ELASTIC_SUBMISSION=${1:-0} HPC_ELASTIC_LINK=${2:-0} HPC_ELASTIC_RELAUNCH=0
   export HPC_ELASTIC_EXPEDITED=${4:-}
@@ -79,6 +80,83 @@ no_modules() {
     echo "$(uname -n) has no \`module\` command, and no file in /etc/profile.d makes one" >&2
     failed setup 127 "module $*"
   }
+}
+
+# --- The Python of the workers ------------------------------------------------------------------------------
+
+# Makes a conda environment that of this shell, by the documented hook of conda, mamba or micromamba.
+# $1: its name or directory.
+use_conda() {
+  local _he_name=$1 _he_program _he_at
+  for _he_program in "${CONDA_EXE:-}" "${MAMBA_EXE:-}" {conda,mamba,micromamba} \
+    ~/{miniforge,miniconda,mambaforge,anaconda}3/bin/conda; do
+    _he_at=$(type -P -- "$_he_program") && break
+  done
+  [ -n "$_he_at" ] || no_python "conda environment $_he_name: there is no conda, mamba or micromamba"
+  _he_program=${_he_at##*/}
+  if [ "$_he_program" = conda ]; then
+    eval "$("$_he_at" shell.bash hook)" && conda activate "$_he_name"
+  else
+    eval "$("$_he_at" shell hook --shell bash)" && "$_he_program" activate "$_he_name"
+  fi || no_python "there is no conda environment $_he_name"
+  [ -x "${CONDA_PREFIX:-}/bin/python3" ] || no_python "the conda environment $_he_name has no Python"
+}
+
+# Makes a virtual environment that of this shell. $1: its directory.
+use_venv() {
+  [ -d "$1" ] || no_python "there is no virtual environment $1"
+  [ -x "$1/bin/python3" ] || no_python "the virtual environment $1 has no Python: its link leads nowhere"
+  export VIRTUAL_ENV=$1 PATH=$1/bin:$PATH
+  unset PYTHONHOME
+}
+
+# Ends the job: no other start of it would find the Python on this node. $1: why.
+no_python() { failed setup 127 "$1 on $(uname -n)"; }
+
+# Has the workers' Python find this package, and nothing else of ours. $1: the directory that has it alone.
+share_package() { export PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$1; }
+
+# Ends the job if the workers' Python cannot run their script. $1: as above. The others: packages that the
+# script imports. Any Python can read the text.
+check_python() {
+  local said
+  share_package "$1"
+  shift
+  said=$(python3 -c '
+import sys
+names = sys.argv[1:]
+if "hpc_elastic" in names and sys.version_info < (3, 10):
+    sys.exit("is Python %d.%d, and hpc_elastic.worker needs 3.10 or newer" % sys.version_info[:2])
+from importlib.util import find_spec
+lacks = [name for name in names if find_spec(name) is None]
+sys.exit("has no %s, which the script imports" % ", ".join(lacks) if lacks else 0)
+' "$@" 2>&1) && return
+  no_python "the workers' Python $(type -P python3) ${said##*$'\n'} (the agents run with ${_he_elastic[0]})"
+}
+
+# Takes the Python that modules have brought for that of the workers, unless ours is an environment of it.
+# $1: as for share_package.
+take_python() {
+  local found
+  found=$(another_python) || return 0
+  echo "hpc_elastic: the workers run with $found of the modules, the agents with ${_he_elastic[0]}"
+  _he_worker[0]=$found
+  share_package "$1"
+}
+
+# Tells of a Python that setup lines have activated, as the workers run with another one.
+tell_python() {
+  local found
+  found=$(another_python) || return 0
+  echo "hpc_elastic: setup has put $found first, and the workers run with ${_he_worker[0]}:" \
+    "--conda NAME or --venv DIR has them run with another Python" >&2
+}
+
+# Prints the Python that is the first one on PATH, if it was not when the job began, and is not the workers'.
+another_python() {
+  local found
+  found=$(type -P python3) && [ "$found" != "$_he_python_before" ] &&
+    [ "$(readlink -f -- "$found")" != "$(readlink -f -- "$(type -P -- "${_he_worker[0]}")")" ] && echo "$found"
 }
 
 # --- The run directory --------------------------------------------------------------------------------------

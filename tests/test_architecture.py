@@ -295,6 +295,8 @@ NAMES_PYTHON = {
     "hpc_elastic/api/function.py": "tells it to people",
     "hpc_elastic/slurm/submit/request.py": "runs the user's script; own_argv makes the agents' command",
     "hpc_elastic/slurm/submit/validate.py": "compares it",
+    "hpc_elastic/slurm/submit/find_python.py": "asks it as a worker, and tells it to people",
+    "hpc_elastic/node/workers/local_group.py": "tells it to people",
 }
 STARTS_MODULES = {
     "hpc_elastic/cli/commands/submitting/adopt.py": "isolated where it is installed",
@@ -338,7 +340,8 @@ def test_every_process_of_ours_starts_isolated() -> None:
 READS_SHARED_FILES = {
     "hpc_elastic/record/checkpoint_files.py",  # a copy of a checkpoint may be a group's
     "hpc_elastic/slurm/end/batch_host.py",  # a shell writes by the user's umask; only a change counts
-    "hpc_elastic/slurm/submit/validate.py",  # the user has chosen the file
+    "hpc_elastic/slurm/submit/find_python.py",  # the user has chosen the file
+    "hpc_elastic/slurm/submit/validate.py",  # the same
 }
 
 

@@ -53,6 +53,7 @@ READERS = {
     "node/listeners/listeners.py": "options of a command line",
     "multiprocessing/logs.py": "a template of the user",
     "rendezvous/utils.py": "endpoints",
+    "slurm/job/environment.py": "training scripts",
     "slurm/adopt/script.py": "job scripts",
     "slurm/adopt/launch.py": "job scripts",
     "slurm/adopt/launchers.py": "job scripts",

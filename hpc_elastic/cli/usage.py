@@ -15,21 +15,19 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.settings.table import JOB
 from hpc_elastic.text import for_shell, line_for_shell
 
-_PYTHON: Final = "the program runs with the Python that --python names"
 _ONE_COPY: Final = "the program is not copied, each start runs its files as they are then"
 _BY_AGENTS: Final = "the job script sets it for the agents; leave it out"
 _OF_A_JOB: Final = {  # options of other programs -> their counterparts here
     "after": "a job that waits for another one: --dependency afterok:JOBID",
     "afterok": "a job that waits for another one: --dependency afterok:JOBID",
-    "conda": f"{_PYTHON}: --python ENVIRONMENT/bin/python",
-    "conda-env": f"{_PYTHON}: --python ENVIRONMENT/bin/python",
-    "venv": f"{_PYTHON}: --python VENV/bin/python",
-    "virtualenv": f"{_PYTHON}: --python VENV/bin/python",
+    "conda-env": "write --conda NAME",
+    "virtualenv": "write --venv DIR",
     "snapshot": f"{_ONE_COPY}; to keep them: copy them, and name the copy with --workdir",
     "copy-code": f"{_ONE_COPY}; to keep them: copy them, and name the copy with --workdir",
     "config": "settings of one job go into a job file: hpc-elastic submit NAME.toml; those of all jobs into "
     "hpc-elastic.toml or ~/.config/hpc-elastic/config.toml",
-    "image": "a container is a prefix of the command: --container 'apptainer exec --nv IMAGE'",
+    "image": "write --container IMAGE",
+    "bind": "directories that a container sees: --mounts DIR,...",
     "gpu": "GPUs are counted per node: --gpus-per-node N",
     "gpus": "GPUs are counted per node: --gpus-per-node N",
     "num-gpus": "GPUs are counted per node: --gpus-per-node N",

@@ -53,6 +53,9 @@ _MODE: ValueKind[Literal["step", "array", "script"]] = choice("step", "array", "
 _WARN_SIGNAL: ValueKind[Literal["USR1", "USR2"]] = choice("USR1", "USR2")
 _ON_BUDGET_SPENT: ValueKind[Literal["hold", "fail"]] = choice("hold", "fail")
 _CHAIN_BY: ValueKind[Literal["singleton", "afterany"]] = choice("singleton", "afterany")
+_RUNTIME: ValueKind[Literal["apptainer", "enroot", "podman", "charliecloud"]] = choice(
+    "apptainer", "enroot", "podman", "charliecloud"
+)
 _HEALTH_CHECK: ValueKind[Literal["off", "quick", "full"]] = choice("off", "quick", "full")
 
 
@@ -65,22 +68,13 @@ class TheProgram:
         TEXT, None, "Python module to run as worker (python -m MODULE); the arguments come from command",
         written=Written("-m", "MODULE"),
     )
-    python = setting(
-        TEXT, None, "Python of the agents and of the workers",
-        written=Written(metavar="PATH", default="the one hpc_elastic is installed in"),
-    )
     workers_per_node = setting(
         COUNT, None, "Workers on each node", written=Written(default="the GPUs per node, else 1")
-    )
-    container = setting(
-        WORDS, (), "Prefix of the worker command, e.g. 'apptainer exec --nv image.sif'", to=Agent(())
     )
     workdir = setting(
         PATH, None, "Directory the workers start in", to=Sbatch("chdir"),
         written=Written(default="the current one"),
     )
-    env = setting(VARIABLES, {}, "Environment variables of the workers", written=Written("-e"))
-    inherit_env = setting(SWITCH, ON, "Pass the environment of the submitting shell on to the job")
     tracker_ids = setting(
         SWITCH, OFF, "Have W&B, Comet, Neptune and TensorBoard go on with one experiment after each start",
         to=Agent(),
@@ -91,7 +85,45 @@ class TheProgram:
         "auto: those that the workers have imported",
         to=Agent(()),
     )
-    modules = setting(NAMES, (), "Environment modules to load (module load ...)")
+
+
+class TheEnvironment:
+    """The Python and the environment of the workers."""
+
+    python = setting(
+        TEXT, None, "Python of the agents, and of the workers where no other is named",
+        written=Written(metavar="PATH", default="the one hpc_elastic is installed in"),
+    )
+    conda = setting(
+        TEXT, None, "Conda environment of the workers, by its name or directory; the agents keep their Python"
+    )
+    venv = setting(PATH, None, "Virtual environment of the workers; the agents keep their Python")
+    uv = setting(
+        SWITCH, OFF, "Workers run in the environment that uv sync has made for the project of the working "
+        "directory",
+    )
+    modules = setting(
+        NAMES, (), "Environment modules to load (module load ...); a Python that they bring is the workers'"
+    )
+    container = setting(
+        WORDS, (), "Words before the command of the workers, e.g. 'apptainer exec --nv image.sif'; submit "
+        "makes them of an image alone. The image's own Python runs the workers", to=Agent(()),
+        written=Written(metavar="IMAGE|PREFIX"),
+    )
+    container_runtime = setting(
+        _RUNTIME, None, "Program that runs the image",
+        written=Written(default="the one on this machine that takes such an image"),
+    )
+    mounts = setting(
+        NAMES, (), "Directories that the container sees, beside the run directory and the working directory: "
+        "DIR or DIR:DIR-INSIDE", written=Written(metavar="DIR,..."),
+    )
+    env = setting(
+        VARIABLES, {}, "Environment variables of the whole job: setup lines, agents and workers",
+        written=Written("-e"),
+    )
+    worker_env = setting(VARIABLES, {}, "Environment variables of the workers alone")
+    inherit_env = setting(SWITCH, ON, "Pass the environment of the submitting shell on to the job")
     setup = setting(
         LINES, (), "Shell lines that run once per job start, on the first node, before the agents"
     )
@@ -364,6 +396,7 @@ class TimeoutsOfTheAgents:
 
 class JobSettings(
     TheProgram,
+    TheEnvironment,
     WhereItRuns,
     RunDirectoryAndLogs,
     TimeToSave,

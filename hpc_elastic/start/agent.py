@@ -481,6 +481,7 @@ if __name__ == "__main__":
 def run_env(options: LaunchOptions) -> RunEnv:
     """Return the variables that are the same for all workers; those of the agent's environment stay."""
     cpus = len(os.sched_getaffinity(0))
+    environ = base_env_for(os.environ) or os.environ
     defaults = {
         "OMP_NUM_THREADS": str(max(1, cpus // options.slots)),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
@@ -490,10 +491,10 @@ def run_env(options: LaunchOptions) -> RunEnv:
         from hpc_elastic.node.workers.worker_env import tracker_env  # noqa: PLC0415 - on request
 
         defaults.update(tracker_env(options.run_id, options.paths.root))
-    given = tuple((name, value) for name, value in defaults.items() if name not in os.environ)
+    given = tuple((name, value) for name, value in defaults.items() if name not in environ)
     if options.command.virtual_local_rank:  # a worker's own device is one of these
-        given += tuple((name, os.environ[name]) for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ)
-    is_slurm_task = "SLURM_PROCID" in os.environ
+        given += tuple((name, environ[name]) for name in ("CUDA_VISIBLE_DEVICES",) if name in environ)
+    is_slurm_task = "SLURM_PROCID" in environ
     return RunEnv(
         run_id=options.run_id,
         run_dir=options.paths.root,
@@ -503,8 +504,8 @@ def run_env(options: LaunchOptions) -> RunEnv:
         master_port=options.master_port,
         defaults=given,
         is_slurm_task=is_slurm_task,
-        slurm_cpus=_slurm_cpus(os.environ),
-        names_coordinator=is_slurm_task and "JAX_COORDINATOR_ADDRESS" not in os.environ,
+        slurm_cpus=_slurm_cpus(environ),
+        names_coordinator=is_slurm_task and "JAX_COORDINATOR_ADDRESS" not in environ,
     )
 
 
@@ -559,9 +560,22 @@ def check_telemetry(environ: Mapping[str, str]) -> None:
 
 
 def base_env_for(environ: Mapping[str, str]) -> Mapping[str, str] | None:
-    """Return the workers' environment without a pipe of timers that has no reader; None: no change."""
+    """Return the workers' environment below their own variables; None: that of the agent.
+
+    It has the variables that are for workers alone, and no pipe of timers that has no reader.
+    """
+    found = _with_own_variables(environ)
     if Env.TIMER_FILE not in environ:
-        return None
+        return found
     from hpc_elastic.node.listeners.watchdog import without_dead_pipe  # noqa: PLC0415 - only if asked for
 
-    return without_dead_pipe(environ)
+    return without_dead_pipe(found or environ) or found
+
+
+def _with_own_variables(environ: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the environment with the variables that workers alone get; None: there are none."""
+    theirs = [name for name in environ if name.startswith(Env.OF_WORKERS)]
+    if not theirs:
+        return None
+    given = {name.removeprefix(Env.OF_WORKERS): environ[name] for name in theirs}
+    return {**{name: text for name, text in environ.items() if name not in theirs}, **given}

@@ -98,15 +98,15 @@ def test_a_slip_is_one_error_with_a_way_on(line: str, said: str, capsys: pytest.
 @pytest.mark.parametrize(
     ("line", "fix"),
     [
-        ("submit --conda x -- t.py", "--python ENVIRONMENT/bin/python"),
+        ("submit --conda-env x -- t.py", "write --conda NAME"),
         ("submit --snapshot -- t.py", "name the copy with --workdir"),
         ("submit --after 17 -- t.py", "--dependency afterok:JOBID"),
         (
             "submit --profile mine -- t.py",
             "[profiles.mine] into a settings file; Slurm's own profiling: -o profile",
         ),
-        ("submit --container-image i.sif -- t.py", "--container 'apptainer exec --nv IMAGE'"),
-        ("submit -o container-image=i.sif -- t.py", "--container 'apptainer exec --nv IMAGE'"),
+        ("submit --container-image i.sif -- t.py", "--container IMAGE, which Enroot runs"),
+        ("submit -o container-image=i.sif -- t.py", "--container IMAGE, which Enroot runs"),
         ("render --nproc-per-node 4 -- t.py", "write --workers-per-node N"),
         ("submit --nodez 2 -- t.py", "did you mean --nodes"),
         ("submit --nodes 2 t.py --lr 1", "hpc-elastic submit --nodes 2 -- t.py --lr 1"),

@@ -63,6 +63,8 @@ NEEDED: dict[str, dict[str, Any]] = {  # beside a setting, so that it contradict
     "spares": {"mode": "array"},
     "sbatch_options": {"mode": "script"},
     "chain_by": {"chain": 2},
+    "container_runtime": {"container": ["image.sif"]},
+    "mounts": {"container": ["image.sif"]},
     "warning_signals": {"warn_signal": "USR2"},
 }
 OWN: dict[str, Any] = {  # values of settings that have rules of their own

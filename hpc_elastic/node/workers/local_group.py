@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -42,8 +43,14 @@ NOT_FOUND: Final = 127  # exit code of shells, env and container runtimes
 _SAID: Final = (
     re.compile(r"(?:.*: )?([^\s:]+): (?:command )?not found"),  # shells
     re.compile(r"(?:\S*/)?env: ['\u2018]?([^'\u2019]+?)['\u2019]?: No such file or directory"),
-    re.compile(r'.*"([^"]+)": executable file not found in \$PATH.*'),  # container runtimes
 )
+_SAID_BY_RUNTIMES: Final = (  # of containers, with an exit code of their own
+    re.compile(r'.*"([^"]+)": executable file not found in \$PATH.*'),
+    re.compile(r"ch-run\[\d+\]: error: can't execve\(2\): (.+): No such file or directory.*"),
+)
+_NO_MODULE: Final = r"ModuleNotFoundError: No module named \S+"
+_PYTHON: Final = r"(?:python|pypy)[\d.]*"
+_RUNTIMES: Final = ("apptainer", "singularity", "enroot", "podman", "docker", "ch-run")
 _ON_THIS_NODE: Final = ("sh", "bash", "dash", "ksh", "zsh", "env")  # they look in the PATH that they get
 
 
@@ -384,7 +391,9 @@ class LocalGroup:
         rank = self.place.base_rank + local_rank
         found = failure_record(failure, rank=rank, node=self._run.node, log=log)
         missing = missing_program_text(found.exitcode, found.stderr_tail, *self._searched)
-        return found if found.message or not missing else found._replace(message=missing)
+        module = missing_module_text(found.message or found.stderr_tail, sys.executable, *self._searched)
+        told = module or ("" if found.message else missing)
+        return found._replace(message=told) if told else found
 
 
 def _let_go_on(pid: int) -> None:
@@ -475,12 +484,41 @@ def missing_program_text(exitcode: int, stderr_tail: str, program: str, path: st
         program: the worker's own; one that starts others in a container has another PATH for them.
         path: PATH of the worker.
     """
+    runtime = os.path.basename(program)
+    lines = [line.strip() for line in reversed(stderr_tail.splitlines())]
     if exitcode != NOT_FOUND:
-        return ""
-    lines = [line.strip() for line in stderr_tail.splitlines()]
-    found = (said.fullmatch(line) for line in reversed(lines) for said in _SAID)
+        lines = lines[:1] if runtime in _RUNTIMES else []
+    ways = _SAID_BY_RUNTIMES if exitcode != NOT_FOUND else (*_SAID, *_SAID_BY_RUNTIMES)
+    found = (said.fullmatch(line) for line in lines for said in ways)
     name = next((match[1] for match in found if match is not None), "")
     if not name:
         return ""
-    where = f", looked for in PATH {path}" if os.path.basename(program) in _ON_THIS_NODE else ""
-    return f"command not found: {name}{where}"
+    where = f", looked for in PATH {path}" if runtime in _ON_THIS_NODE else ""
+    return (
+        f"command not found: {name}{f' in the image that {runtime} runs' if runtime in _RUNTIMES else where}"
+    )
+
+
+def missing_module_text(text: str, own: str, program: str, path: str) -> str:
+    """Return that a worker's Python lacks a module, with the Pythons it may be taken for; else nothing.
+
+    Args:
+        text: the end of its output, or its message.
+        own: the agent's Python.
+        program: that the agent has started.
+        path: PATH of the worker.
+    """
+    said = re.fullmatch(_NO_MODULE, text.rstrip().rpartition("\n")[2])
+    name = os.path.basename(program)
+    if said is None or not (name in _RUNTIMES or re.fullmatch(_PYTHON, name)):
+        return ""
+    if name in _RUNTIMES:
+        return f"{said[0]}; its Python is that of the image which {name} runs"
+    from shutil import which  # noqa: PLC0415 - after a failure
+
+    mine = which(program, path=path) or program
+    first = which("python3", path=path)
+    others = [f"the agent's is {own}"] if own != mine else []
+    if first is not None and os.path.dirname(first) not in (os.path.dirname(mine), os.path.dirname(own)):
+        others.append(f"the first on PATH is {first}")
+    return f"{said[0]}; {', '.join((f'its Python is {mine}', *others))}"

@@ -7,9 +7,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from hpc_elastic.ids import Env
 from hpc_elastic.secrets_out import BLANK, without_secret_words, without_secrets
 from hpc_elastic.slurm.job.script import quote
 
+_TABLES = {"env": "", "worker_env": Env.OF_WORKERS}  # of variables, and the beginning of their names
 _WHOLE = ("notify_command",)  # fields that may hold the password of a service
 
 
@@ -29,9 +31,20 @@ def job_without_secrets(text: str) -> str:
 
 
 def _spec_without(spec: dict[str, Any]) -> dict[str, Any]:
-    env = spec.get("env")
-    blank = {name: BLANK for name in _WHOLE if spec.get(name)}
-    return {**spec, **blank, **({"env": dict.fromkeys(env, BLANK)} if isinstance(env, dict) else {})}
+    blank: dict[str, Any] = {name: BLANK for name in _WHOLE if spec.get(name)}
+    tables = {name: spec.get(name) for name in _TABLES}
+    blank |= {name: dict.fromkeys(table, BLANK) for name, table in tables.items() if isinstance(table, dict)}
+    return {**spec, **blank}
+
+
+def _variables(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables of a job as its script sets them."""
+    return {
+        f"{begins}{name}": str(value)
+        for table, begins in _TABLES.items()
+        if isinstance(found := spec.get(table), dict)
+        for name, value in found.items()
+    }
 
 
 def _without(content: Any) -> Any:
@@ -51,10 +64,9 @@ def script_without_secrets(text: str, spec: Mapping[str, Any]) -> str:
         text: the script; empty if there is none.
         spec: the stored job.
     """
-    variables, command = spec.get("env"), spec.get("command")
-    env = variables if isinstance(variables, dict) else {}
-    for name, value in env.items():
-        text = text.replace(f"export {name}={quote(str(value))}\n", f"export {name}={BLANK}\n")
+    command = spec.get("command")
+    for name, value in _variables(spec).items():
+        text = text.replace(f"export {name}={quote(value)}\n", f"export {name}={BLANK}\n")
         by_hand = re.compile(rf"^(\s*export {re.escape(name)}=).*$", re.MULTILINE)
         text = by_hand.sub(rf"\g<1>{BLANK}", text)
     for name in _WHOLE:

@@ -107,9 +107,9 @@ OWNED = {
 
 # options of plug-ins of sbatch, which a cluster may lack -> their counterparts here
 BY_PLUGINS = {
-    "container-image": "a container is a prefix of the command: --container 'apptainer exec --nv IMAGE'",
-    "container-mounts": "mounts are options of the prefix: --container 'apptainer exec --bind DIR IMAGE'",
-    "container-name": "a container is a prefix of the command: --container 'apptainer exec --nv IMAGE'",
+    "container-image": "agents stay outside of the image: --container IMAGE, which Enroot runs",
+    "container-mounts": "write --mounts DIR,...",
+    "container-name": "agents stay outside of the image: --container IMAGE, which Enroot runs",
     "container-workdir": "write --workdir DIR",
 }
 

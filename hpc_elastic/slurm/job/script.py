@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterable
 
+from hpc_elastic.ids import Env
 from hpc_elastic.isolated.argv import CALL, INSTALLED, OwnPath, call_argv, own_argv
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.settings.of_commands import FinishSettings
@@ -15,6 +16,7 @@ from hpc_elastic.settings.setting import flags_given, usual
 from hpc_elastic.settings.table import OF_AGENT, OF_FINISH, JobSettings
 from hpc_elastic.settings.values import has_control, is_control, number_text
 from hpc_elastic.slurm.job import options
+from hpc_elastic.slurm.job.environment import has_own_python, python_of, runs_python
 from hpc_elastic.slurm.job.own_script import OwnScript, sbatch_line
 from hpc_elastic.slurm.job.spec import JobSpec, checkpoint_lead_s, heartbeat_and_lease_s, warning_time_s
 
@@ -41,6 +43,10 @@ class RunNames(NamedTuple):
         where: the places that interpreter has to search for this package, apart from its usual ones.
         elastic: the words that start a command of this package, if those of `where` do not.
         own_script: where the copy of a job script of the user's own is.
+        importable: the directory that has this package alone, for the workers' Python.
+        imports: the packages that the workers' Python is asked for.
+        venv: absolute path of the virtual environment of the workers.
+        is_python_given: the user has named the Python of agents and workers.
     """
 
     run_id: str
@@ -52,6 +58,10 @@ class RunNames(NamedTuple):
     where: OwnPath = INSTALLED
     elastic: tuple[str, ...] = ()
     own_script: str = ""
+    importable: str = ""
+    imports: tuple[str, ...] = ()
+    venv: str = ""
+    is_python_given: bool = False
 
 
 def quote(text: str) -> str:
@@ -83,9 +93,16 @@ def own_command(spec: JobSpec, own: OwnScript, copy: str) -> tuple[str, ...]:
 
 
 def worker_command(spec: JobSpec, python: str, where: OwnPath = INSTALLED) -> tuple[str, ...]:
-    """Return the complete command of a worker, without the container prefix."""
+    """Return the complete command of a worker, without the container prefix.
+
+    Args:
+        spec: the job.
+        python: that of the agents.
+        where: the places that it has to search for this package.
+    """
     if spec.module == CALL:
         return call_argv(python, where)
+    python = python_of(spec, python)
     if spec.module:
         return (python, "-u", "-m", spec.module, *spec.command)
     if spec.command[0].endswith(".py"):
@@ -157,7 +174,7 @@ def render(spec: JobSpec, names: RunNames, template: Template, own: OwnScript | 
     parts = {
         "base": template.base,
         "agents": template.agents,
-        "setup": template.setup if spec.modules or spec.setup else "",
+        "setup": template.setup if spec.modules or spec.setup or has_own_python(spec) else "",
     }
     text = template.own
     for name, part in parts.items():
@@ -166,7 +183,6 @@ def render(spec: JobSpec, names: RunNames, template: Template, own: OwnScript | 
         agent, command = agent_flags(spec), worker_command(spec, names.python, names.where)
     else:
         agent, command = (), own_command(spec, own, names.own_script)
-    modules = f"module load {' '.join(map(quote, spec.modules))}"
     return _filled(
         text,
         header="\n".join(f"#SBATCH {option}" for option in header(spec, names)),
@@ -186,14 +202,46 @@ def render(spec: JobSpec, names: RunNames, template: Template, own: OwnScript | 
         finish=_array("_he_finish", finish_flags(spec), '--run-dir="$HPC_ELASTIC_RUN_DIR"'),
         checksum=checksum(template.functions),
         workdir=quote(names.workdir),
-        env="".join(f"\nexport {name}={quote(value)}" for name, value in spec.env.items()),
-        modules=f'eval "$_he_find_modules"\n{modules}' if spec.modules else "",
+        env="".join(f"\nexport {name}={quote(value)}" for name, value in _variables(spec)),
+        modules="\n".join(_modules_lines(spec, names)),
+        environment=_environment_line(spec, names),
         lines="\n".join(spec.setup),
+        python=_python_line(spec, names),
         epilog=quote(names.epilog),
         relaunches=" ".join(map(str, range(MAX_RELAUNCH + 1))),
         silent_s=_silent_s(spec),
         silent_start_s=_silent_s(spec) + _start_s(spec),
     )
+
+
+def _variables(spec: JobSpec) -> list[tuple[str, str]]:
+    """Return the variables that the script sets, with those that agents hand to workers alone."""
+    return [*spec.env.items(), *((f"{Env.OF_WORKERS}{name}", text) for name, text in spec.worker_env.items())]
+
+
+def _modules_lines(spec: JobSpec, names: RunNames) -> list[str]:
+    """Return the lines that load modules, and take the Python that they bring for that of the workers."""
+    if not spec.modules:
+        return []
+    found = ['eval "$_he_find_modules"', f"module load {' '.join(map(quote, spec.modules))}"]
+    is_open = runs_python(spec) and not names.is_python_given and not has_own_python(spec)
+    return [*found, f"take_python {quote(names.importable)}"] if is_open else found
+
+
+def _environment_line(spec: JobSpec, names: RunNames) -> str:
+    """Return the line that makes the environment of the workers that of the script."""
+    if spec.conda:
+        return f"use_conda {quote(spec.conda)}"
+    return f"use_venv {quote(names.venv)}" if names.venv else ""
+
+
+def _python_line(spec: JobSpec, names: RunNames) -> str:
+    """Return the line that looks at the workers' Python after the setup lines; empty where none is needed."""
+    if has_own_python(spec):
+        if spec.container:  # its Python is seen when a worker starts
+            return f"share_package {quote(names.importable)}"
+        return " ".join(map(quote, ("check_python", names.importable, *names.imports)))
+    return "tell_python" if spec.setup and runs_python(spec) and not names.is_python_given else ""
 
 
 def _filled(text: str, **values: object) -> str:

@@ -25,6 +25,7 @@ from hpc_elastic.settings.values import (
 from hpc_elastic.slurm.client import parse
 from hpc_elastic.slurm.client.deadlines import WARNING_JITTER_S
 from hpc_elastic.slurm.job import options
+from hpc_elastic.slurm.job.environment import check_environment
 
 DEFAULT_LEAD_S = usual(JobSettings.checkpoint_lead)
 _HEARTBEAT_S = usual(JobSettings.heartbeat_interval)
@@ -241,6 +242,7 @@ def check_spec(spec: JobSpec) -> None:
     """
     _check_command(spec)
     _check_script(spec)
+    check_environment(spec)
     _check_requests(spec)
     _check_variables(spec)
     _check_times(spec)
@@ -349,13 +351,14 @@ def _key_of(name: str, spec: JobSpec) -> str:
 
 
 def _check_variables(spec: JobSpec) -> None:
-    for name in spec.env:
-        if name in AGENT_VARIABLES:
-            raise InputError(
-                f"the environment variable {name} is set by the agent for each worker",
-                where=f"env.{name}",
-                fix="remove it",
-            )
+    for field, table in (("env", spec.env), ("worker_env", spec.worker_env)):
+        for name in table:
+            if name in AGENT_VARIABLES:
+                raise InputError(
+                    f"the environment variable {name} is set by the agent for each worker",
+                    where=f"{field}.{name}",
+                    fix="remove it",
+                )
     _check_signals(spec)
 
 

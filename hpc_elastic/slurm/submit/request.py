@@ -20,10 +20,12 @@ from hpc_elastic.settings.values import BadValueError, number_text, parse_nodes
 from hpc_elastic.slurm.client.commands import submit_environment
 from hpc_elastic.slurm.job import notice
 from hpc_elastic.slurm.job import script as script_text
+from hpc_elastic.slurm.job.environment import has_own_python
 from hpc_elastic.slurm.job.own_script import OwnScript, asks_for, names_in, sbatch_line, value_of
 from hpc_elastic.slurm.job.own_script_file import read_own_script
 from hpc_elastic.slurm.job.script import RunNames, Template
 from hpc_elastic.slurm.job.spec import JobSpec, warning_time_s
+from hpc_elastic.slurm.submit import find_python
 
 _PACKAGE = os.path.abspath(os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", ".."))
 FOLDERS = tuple(os.path.join(place, "sbatch_templates") for place in (_PACKAGE, os.path.dirname(_PACKAGE)))
@@ -222,6 +224,7 @@ def plan(
         run_dir=paths.root,
         notify_webhook=spec.notify_webhook and _path(here, spec.notify_webhook),
         notify_template=notice.template_at(spec.notify_template, lambda file: _path(here, file)),
+        **_places_of_python(spec, {"here": here, "workdir": workdir, "run": paths.root}),
     )
     batch_log = script_text.batch_log_pattern(paths.batch_log, spec.mode)
     where = own_path_of(filled) if starts_python or python == sys.executable else OwnPath(is_known=False)
@@ -231,7 +234,11 @@ def plan(
     else:
         elastic = own_argv(python, where=where)
     names = RunNames(
-        run_id, paths.root, workdir, python, batch_log, epilog(), where, elastic, paths.own_script
+        *(run_id, paths.root, workdir, python, batch_log, epilog(), where, elastic, paths.own_script),
+        importable=find_python.importable(),
+        imports=find_python.imports_of(filled, workdir) if has_own_python(filled) else (),
+        venv=find_python.venv_of(filled, workdir),
+        is_python_given=bool(spec.python),
     )
     text = script_text.render(filled, names, template, own)
     return SubmitRequest(
@@ -247,6 +254,19 @@ def plan(
         own_names=own_names,
         directory=here if own is not None else "",
     )
+
+
+def _places_of_python(spec: JobSpec, places: Mapping[str, str]) -> dict[str, object]:
+    """Return the fields of the workers' Python with complete paths, and the words that run an image."""
+    found: dict[str, object] = {}
+    if spec.venv:
+        found["venv"] = _path(places["here"], spec.venv)
+    if spec.conda and "/" in spec.conda:
+        found["conda"] = _path(places["here"], spec.conda)
+    if spec.container:
+        words = find_python.container_words(spec, places)
+        found |= {"container": words, **({"container_runtime": None} if words != spec.container else {})}
+    return found
 
 
 def _given_names(spec: JobSpec) -> tuple[str, ...]:

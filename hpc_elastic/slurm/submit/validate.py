@@ -16,9 +16,11 @@ from hpc_elastic.settings.values import has_control
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.deadlines import seconds
 from hpc_elastic.slurm.job import notice, options, script
+from hpc_elastic.slurm.job.environment import has_own_python
 from hpc_elastic.slurm.job.spec import JobSpec, heartbeat_and_lease_s, refuse_local, spec_warnings
 from hpc_elastic.slurm.job.worker_launcher import check_words, launcher_in_text, refuse_launcher, script_of
 from hpc_elastic.slurm.submit import run_dir
+from hpc_elastic.slurm.submit.find_python import check_python
 from hpc_elastic.slurm.submit.request import SubmitRequest
 from hpc_elastic.store.mount import mount_at, safe_lease
 from hpc_elastic.store.plain_file import absence_fix, read_plain
@@ -55,7 +57,9 @@ def check(
     _check_workdir(spec.workdir or ".")
     _check_setup(spec.setup)
     found += _check_python(request)
-    found += [] if spec.mode == "script" else _check_worker(request)
+    if spec.mode != "script":
+        found += _check_worker(request)
+        check_python(spec, starts_python=request.starts_python)
     found += _check_command("health", spec.health_command, "a node without it counts as unfit, and stays out")
     found += _check_messages(spec)
     times = heartbeat_and_lease_s(spec)
@@ -247,7 +251,7 @@ def _check_worker(request: SubmitRequest) -> list[str]:
         _check_program(spec.container[0], workdir, "container", is_certain=not (spec.setup or spec.modules))
         return found
     command = script.worker_command(spec, spec.python or sys.executable)
-    is_certain = not (spec.setup or spec.modules)
+    is_certain = not (spec.setup or spec.modules or has_own_python(spec))
     _check_program(command[0], workdir, "command", is_certain=is_certain)
     if spec.module:
         return found
