@@ -134,13 +134,15 @@ def test_a_script_is_shown_without_values(tmp_path: Path) -> None:
     spec = JobSpec(
         command=["train.py", "--api-key", "abc def", "--hub-token", "xyz"],
         env=env,
+        worker_env={"MINE": "of-workers"},
         setup=["export HF_TOKEN=of-a-line", "module load x"],
         notify_command="curl it's-b",
     )
     stored = spec.stored
     text = render(spec, NAMES, read_template())
     shown = script_without_secrets(text, stored)
-    for value in ("of-two", "lines-of", "s-b", "abc def", "xyz", "curl", "$HOME/x"):
+    assert "of-workers" not in job_without_secrets(json.dumps({"spec": stored}))
+    for value in ("of-workers", "of-two", "lines-of", "s-b", "abc def", "xyz", "curl", "$HOME/x"):
         assert value not in shown, value
     for name in env:
         assert f"export {name}=***\n" in shown

@@ -613,6 +613,14 @@ def test_only_an_environment_with_a_timer_is_changed() -> None:
     assert {"HOME": "/"} == agent.base_env_for({"HOME": "/", Env.TIMER_FILE: "/no/such/pipe"})
 
 
+def test_variables_of_workers_alone_are_handed_to_them() -> None:
+    """In the place of the agent's, and without their long names."""
+    given = {"A": "1", "B": "2", f"{Env.OF_WORKERS}B": "3", f"{Env.OF_WORKERS}LD_PRELOAD": "/x.so"}
+    assert {"A": "1", "B": "3", "LD_PRELOAD": "/x.so"} == agent.base_env_for(given)
+    dead = {**given, Env.TIMER_FILE: "/no/such/pipe"}
+    assert {"A": "1", "B": "3", "LD_PRELOAD": "/x.so"} == agent.base_env_for(dead)
+
+
 def test_a_whole_agent_runs_a_run_once(
     options: LaunchOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
