@@ -14,6 +14,7 @@ from hpc_elastic.account.facts import RunUse, use_of
 from hpc_elastic.account.gpus import NodeGpus
 from hpc_elastic.account.spans import Bucket, Crew, History, Series, Span, StartFacts, series_of
 from hpc_elastic.account.stops import Stop, may_lack
+from hpc_elastic.ids import LOCAL_JOB
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.record.journal import Cause
 
@@ -66,6 +67,15 @@ class Account(NamedTuple):
     series: Series
     use: RunUse | None = None  # of the nodes; None: not known
     gpus: tuple[NodeGpus, ...] = ()  # of the nodes that sample them
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all starts were on one machine without Slurm, and so without a queue."""
+        return bool(self.starts) and all(start.facts.job_id.startswith(LOCAL_JOB) for start in self.starts)
+
+    def text_of(self, bucket: Bucket) -> str:
+        """Return the name of a bucket of this run for people."""
+        return "starting the job" if bucket is Bucket.QUEUED and self.is_local else bucket.value
 
     @property
     def lost_at_least(self) -> bool:

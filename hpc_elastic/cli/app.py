@@ -12,7 +12,7 @@ from typing import Any
 from hpc_elastic.cli.arguments import OPTIONS_HEADING, CommandRow
 from hpc_elastic.cli.commands import BY_SCRIPTS, COMMANDS, OF_NODES, function_of, parser_of_nodes
 from hpc_elastic.cli.parser import Parser, Slip, add_help, parser_of
-from hpc_elastic.cli.say import complain, named, say
+from hpc_elastic.cli.say import complain, hand_out, named, say
 from hpc_elastic.errors import HpcElasticError, SlurmCommandError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.lazy_names import no_look_for_garbage
@@ -190,18 +190,18 @@ def _unknown_command(words: Sequence[str]) -> int:
 
 
 def _help(program: Parser, words: Sequence[str]) -> int:
-    """Print the help of a command, or the entry of one of its options.
+    """Print the help of a command, the entry of one of its options, or a page of the documentation.
 
     Args:
         program: the parser of the program.
-        words: the name of the command and an option, both optional.
+        words: the name of the command and an option, both optional; or that of a page.
     """
     from hpc_elastic.cli.help_page import entry_of  # noqa: PLC0415 - for help alone
 
     name = next((word for word in words if not word.startswith("-") and word != "help"), "")
     flag = next((word.partition("=")[0] for word in words if word.startswith("-")), "")
     if name and name not in OF_NODES and name not in COMMANDS:
-        return _unknown_command([name])
+        return _page(name)
     parser = _parser_of(name) if name else program
     action = parser.action_of(flag) if name else None
     if action is None:
@@ -210,6 +210,17 @@ def _help(program: Parser, words: Sequence[str]) -> int:
     shown, text = entry_of(action)
     every = "--help-all" if parser.row is not None and parser.row.takes_job else "--help"
     say(f"{shown}\n  {text}\n\nall options: {parser.prog} {every}")
+    return ExitCode.OK
+
+
+def _page(name: str) -> int:
+    """Print a page of the documentation, or the names of all."""
+    from hpc_elastic.cli import pages  # noqa: PLC0415 - for help alone
+
+    text = pages.text_of(name)
+    if text is None:
+        return _unknown_command([name])
+    hand_out(text)
     return ExitCode.OK
 
 

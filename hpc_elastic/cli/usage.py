@@ -10,6 +10,7 @@ from typing import Final
 
 from hpc_elastic.cli.arguments import PROGRAM
 from hpc_elastic.cli.commands import COMMANDS, OF_NODES
+from hpc_elastic.cli.pages import topics
 from hpc_elastic.cli.parser import LIKE, Slip, near
 from hpc_elastic.errors import InputError
 from hpc_elastic.settings.table import JOB
@@ -84,6 +85,8 @@ def advice_on_command(words: Sequence[str]) -> str:
     if _looks_like_a_program(words[0]):
         return f"one agent with that program: {line_for_shell([PROGRAM, 'run', *words])}"
     like = difflib.get_close_matches(words[0], [*COMMANDS, *OF_NODES, "help"], n=2, cutoff=LIKE)
+    if not like and words[0] in topics():
+        return f"{PROGRAM} help {words[0]}"
     return f"did you mean {' or '.join(like)}? see {PROGRAM} --help" if like else f"see {PROGRAM} --help"
 
 

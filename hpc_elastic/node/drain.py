@@ -56,7 +56,7 @@ _IN_THE_LOOP = """In the training loop:
         save(path); worker.checkpoint_saved(step, path); sys.exit()"""
 _BY_ITSELF = (
     "  or, for a program that saves by itself: --unasked run-on, --unasked signal:USR1 "
-    "(docs/how-to/stopping.md)"
+    "(hpc-elastic help stopping)"
 )
 
 
@@ -258,7 +258,7 @@ def never_ask_text(times: DrainTimes, *, is_job: bool) -> str:
     runs_on = times.unasked.runs_on
     ends = "let them run on until the time is up" if runs_on else "end them at once, unsaved"
     if not is_job:
-        return f"{_NEVER_ASK}: {what} {ends} (docs/how-to/stopping.md)"
+        return f"{_NEVER_ASK}: {what} {ends} (hpc-elastic help stopping)"
     return f"{_NEVER_ASK}: {what} {ends}. {_IN_THE_LOOP}" + ("" if runs_on else f"\n{_BY_ITSELF}")
 
 

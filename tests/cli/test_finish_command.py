@@ -87,7 +87,8 @@ def test_the_command_ends_a_log_with_the_root_cause(
     assert 0 == app.run(["explain", paths.root])
     explained = capfd.readouterr().out
     assert "To do:" in explained
-    assert explained in done.stderr
+    assert explained.partition("  - when it is mended")[0] in done.stderr
+    assert 1 == done.stderr.count("submit --resume")
 
 
 def test_the_command_names_an_array_task_by_array_and_index(paths: RunPaths, job: FakeJob) -> None:

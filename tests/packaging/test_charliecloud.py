@@ -30,8 +30,8 @@ def ch_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if installed:
         return Path(installed).parent
     place = tmp_path_factory.mktemp("charliecloud")
-    for package in PACKAGES:
-        subprocess.run(["apt-get", "download", "-q", package], cwd=place, check=True, capture_output=True)
+    for name in PACKAGES:
+        subprocess.run(["apt-get", "download", "-q", name], cwd=place, check=True, capture_output=True)
     for package in place.glob("*.deb"):
         subprocess.run(["dpkg", "-x", package, place / "root"], check=True)
     libraries = ":".join({str(path.parent) for path in (place / "root").rglob("*.so.*")})

@@ -12,7 +12,7 @@ from hpc_elastic.settings.of_commands import OF_TORCHRUN, OWN
 
 DESCRIPTION: Final = """\
 Run one agent, which starts and supervises the workers of this node. A line that works
-with torchrun works here; the differences: docs/coming-from-torchrun.md.
+with torchrun works here; the differences: hpc-elastic help coming-from-torchrun.
 One agent per node: under Slurm start it with srun --ntasks-per-node=1.
 
 Flags can be written with underscores, too. PET_<NAME> in the environment sets a flag's

@@ -90,7 +90,7 @@ def _pictures(account: Account) -> Iterator[str]:
     yield _bar(account)
     yield _key(account)
     yield "<h2>Nodes over time</h2>"
-    yield _timeline(account.series.spans)
+    yield _timeline(account)
     if len(account.series.progress) > 1:
         yield "<h2>Steps over time</h2>"
         yield _steps(account)
@@ -110,7 +110,7 @@ def _bar(account: Account) -> str:
     parts, x = [], 0.0
     for bucket, seconds in by_size(account.seconds):
         width = _WIDTH * seconds / account.wall_s
-        title = f"{bucket.value}: {span_text(seconds)}, {share_text(seconds / account.wall_s)}"
+        title = f"{account.text_of(bucket)}: {span_text(seconds)}, {share_text(seconds / account.wall_s)}"
         parts.append(_rect(x, 0, width, bucket, title))
         x += width
     return _svg(_ROW, parts, "the wall time of the run by buckets")
@@ -120,12 +120,14 @@ def _key(account: Account) -> str:
     shown = dict(by_size(account.seconds))
     nodes = seconds_of_nodes(account.series.spans).values()
     shown |= {bucket: 0.0 for seconds in nodes for bucket in seconds if bucket not in shown}
-    marks = (f'<span><i style="background:{_COLOURS[one]}"></i>{escape(one.value)}</span>' for one in shown)
+    texts = {one: escape(account.text_of(one)) for one in shown}
+    marks = (f'<span><i style="background:{_COLOURS[one]}"></i>{text}</span>' for one, text in texts.items())
     return f'<p class="key">{"".join(marks)}</p>'
 
 
-def _timeline(spans: Sequence[Span]) -> str:
+def _timeline(account: Account) -> str:
     """Return a row for each group of nodes with the same history."""
+    spans = account.series.spans
     begin = spans[0].begin
     end = spans[-1].begin + spans[-1].seconds
     scale = (_WIDTH - _LABEL) / max(end - begin, 1e-9)
@@ -135,7 +137,7 @@ def _timeline(spans: Sequence[Span]) -> str:
         y = place * _ROW
         parts.append(f'<text x="0" y="{y + 12}">{escape(_short(nodes))}</text>')
         for at, seconds, bucket in _coarse(history, (end - begin) / _FINEST):
-            title = f"{names_text(nodes)}: {bucket.value}, {date_text(at)}, {span_text(seconds)}"
+            title = f"{names_text(nodes)}: {account.text_of(bucket)}, {date_text(at)}, {span_text(seconds)}"
             parts.append(_rect(_LABEL + (at - begin) * scale, y, seconds * scale, bucket, title))
     height = min(len(rows), _MOST_ROWS) * _ROW + _ROW
     ends = f'<text x="{_LABEL}" y="{height - 2}">{date_text(begin)}</text>'

@@ -53,7 +53,7 @@ _OF_STOPS = ("when", "times", "cause", "cost", "lost steps", "log")
 
 def _buckets(account: Account) -> Iterator[tuple[str, ...]]:
     for bucket, seconds in by_size(account.seconds):
-        yield bucket.value, span_text(seconds), share_text(seconds / account.wall_s)
+        yield account.text_of(bucket), span_text(seconds), share_text(seconds / account.wall_s)
 
 
 def by_size(seconds: Mapping[Bucket, float]) -> list[tuple[Bucket, float]]:

@@ -133,7 +133,7 @@ def costs_text(account: Account, most: int = _MOST_BUCKETS) -> str:
     work = (Bucket.TRAINING, Bucket.WORKING)
     costs = sorted(((seconds, bucket) for bucket, seconds in account.seconds.items() if bucket not in work))
     found = [
-        f"{bucket.value} {share_text(seconds / account.wall_s)}"
+        f"{account.text_of(bucket)} {share_text(seconds / account.wall_s)}"
         for seconds, bucket in reversed(costs)
         if seconds / account.wall_s >= _LEAST_SHARE
     ]

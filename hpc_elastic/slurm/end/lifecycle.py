@@ -382,8 +382,9 @@ def _requeue(facts: Facts, cause: Cause, budgets: RequeueBudgets, said: str = ""
     if facts.is_task and facts.requeues >= budgets.max_requeues:
         return _give_up(facts, f"the {budgets.max_requeues} requeues of this task are used; now: {why}")
     if spent := _spent(facts, cause, budgets):
-        spent = spent._replace(text=f"{spent.text}; now: {asker.as_counted or why}")
-        return _hold(spent, facts, budgets, cause)
+        now = asker.as_counted or why
+        text = f"{spent.text}; now: {now}" if spent.budget is not None else f"{now}; {spent.text}"
+        return _hold(spent._replace(text=text), facts, budgets, cause)
     return _go_on(facts, budgets, Requeue(cause, why, "", "" if facts.is_task else asker.signal))
 
 
@@ -433,7 +434,7 @@ def _spent(facts: Facts, cause: Cause, budgets: RequeueBudgets) -> Spent | None:
     if in_vain := _saves_in_vain(facts, budgets, state.progress):
         return Spent(in_vain, Budget.STARTS_WITHOUT_SAVE)
     if cause is Cause.LAUNCH_FAILURE and facts.local:
-        return Spent("a local run is not started again after that")  # its user looks on and mends it sooner
+        return Spent("a local run is not started again")  # its user looks on and mends it sooner
     bound = budgets.of(cause)
     if bound is not None and _used(facts, cause) > bound[0]:
         return Spent(f"the budget {bound[1].value} = {bound[0]} is spent", bound[1])

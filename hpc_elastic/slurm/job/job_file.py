@@ -124,7 +124,7 @@ def _refuse_by_name(path: str) -> None:
     if path.endswith(".py"):
         raise _script_error(path)
     if path.endswith(_OTHER_FORMATS):
-        fix = "write it as TOML, one field a line: nodes = 2 (docs/reference/job-file.md)"
+        fix = "write it as TOML, one field a line: nodes = 2 (hpc-elastic help job-file)"
         raise InputError(f"{path} is no TOML, by its name, and job files are TOML", where=path, fix=fix)
 
 

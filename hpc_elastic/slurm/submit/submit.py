@@ -118,9 +118,9 @@ class Submitter:
             SlurmNotFoundError: there is no sbatch.
             SlurmCommandError: Slurm would refuse the script.
         """
-        warnings = validate.check(wanted, self._slurm.option_names(wanted.spec.option_names()))
-        if not self._slurm.has("sbatch"):
+        if not self._slurm.has("sbatch"):  # the first thing to know: nothing else helps then
             raise SlurmNotFoundError("sbatch")
+        warnings = validate.check(wanted, self._slurm.option_names(wanted.spec.option_names()))
         if wanted.overrides_no_requeue(self._slurm.environ):
             warnings.append(
                 f"SBATCH_NO_REQUEUE is set here, and {wanted.spec.name} is requeued all the same\n"

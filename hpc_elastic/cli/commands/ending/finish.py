@@ -227,7 +227,10 @@ def _explain(paths: RunPaths) -> None:
     from hpc_elastic.cli.commands.looking.explain import explained  # noqa: PLC0415 - rare
     from hpc_elastic.slurm.run_jobs.run_files import SlurmAnswer, read_run  # noqa: PLC0415 - rare
 
-    for line in explained(read_run(paths), SlurmAnswer(None, {})).lines:
+    run = read_run(paths)
+    found = explained(run, SlurmAnswer(None, {}))
+    then = [step for step in found.seen.then if run.command_to_go_on not in step]  # the last line has it
+    for line in found._replace(seen=found.seen._replace(then=then)).lines:
         _say(line, is_plain=True)
 
 
