@@ -15,6 +15,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.isolated import lookup
 from hpc_elastic.slurm.job import environment
 from hpc_elastic.slurm.job.environment import Image, imports_of, places_to_mount, prefix_for, runtimes_for
+from hpc_elastic.slurm.job.job_file import JobFile, Settings, build_spec
 from hpc_elastic.slurm.job.script import worker_command
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.submit.find_python import importable
@@ -82,6 +83,39 @@ def test_the_workers_run_with_it(fields: dict[str, Any], python: str) -> None:
     spec = JobSpec(command="train.py -x", **fields)
     assert (python, "-u", "train.py", "-x") == worker_command(spec, "/ours")
     assert (python, "-u", "-m", "pkg") == worker_command(JobSpec(module="pkg", **fields), "/ours")
+
+
+@pytest.mark.parametrize(
+    ("below", "above", "kept"),
+    [
+        ({"conda": "a"}, {"venv": "/b"}, {"venv": "/b"}),
+        ({"conda": "a"}, {"modules": ["c"]}, {"conda": "a", "modules": ("c",)}),
+        ({"container": "a.sif", "mounts": "/d"}, {"uv": True}, {"uv": True}),
+        (
+            {"container": "a.sif", "mounts": "/d"},
+            {"container": "b.sif"},
+            {"container": ("b.sif",), "mounts": ("/d",)},
+        ),
+    ],
+    ids=repr,
+)
+def test_an_option_replaces_the_python_of_a_file(
+    below: dict[str, Any], above: dict[str, Any], kept: dict[str, Any]
+) -> None:
+    """Whichever kind of environment each of them names."""
+    given = build_spec(JobFile("job.toml", below), {"command": "train.py", **above}).given
+    assert {"command": ("train.py",), **kept} == given
+
+
+@pytest.mark.parametrize("container", [None, "apptainer exec a.sif"])
+def test_mounts_and_runtime_of_all_jobs_are_for_images(container: str | None) -> None:
+    """A job without an image of its own does not use them."""
+    settings = Settings((JobFile("config.toml", {"container_runtime": "podman", "mounts": ["/data"]}),))
+    job = {"command": "train.py", **({"container": container} if container else {})}
+    given = build_spec(JobFile(), job, settings).given
+    assert (None, bool(container)) == (given.get("container_runtime"), "mounts" in given)
+    given = build_spec(JobFile(), {"command": "train.py", "container": "a.sif"}, settings).given
+    assert ("podman", ("/data",)) == (given["container_runtime"], given["mounts"])
 
 
 @pytest.mark.parametrize(

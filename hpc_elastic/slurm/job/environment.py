@@ -10,7 +10,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hpc_elastic.errors import InputError
 from hpc_elastic.isolated.argv import CALL
@@ -91,6 +91,21 @@ def check_environment(spec: JobSettings) -> None:
             where="container_runtime",
             fix="container = IMAGE",
         )
+
+
+def without_other_python(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields without those that name a Python of the workers, if fields above them name one."""
+    named = [name for name in (*_OF_ENVIRONMENTS, "container") if above.get(name)]
+    gone = {*_OF_ENVIRONMENTS, "container"} if named else set()
+    if named and named != ["container"]:
+        gone |= {"mounts", "container_runtime"}
+    return {name: value for name, value in below.items() if name not in gone}
+
+
+def is_image_alone(container: object) -> bool:
+    """Tell whether a container, as it was written, is one word, and so may be an image."""
+    words = container.split() if isinstance(container, str) else container
+    return isinstance(words, list | tuple) and len(words) == 1
 
 
 def _shown(spec: JobSettings, name: str) -> str:

@@ -18,6 +18,7 @@ from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.settings.setting import TABLES
 from hpc_elastic.settings.table import JOB
 from hpc_elastic.slurm.job import options
+from hpc_elastic.slurm.job.environment import is_image_alone, without_other_python
 from hpc_elastic.slurm.job.spec import JobSpec, read_fields, read_value
 from hpc_elastic.store.plain_file import absence_fix, access_fix, given_file
 from hpc_elastic.store.trust import other_owner, other_writers
@@ -327,9 +328,14 @@ def _beside(fields: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, An
 def _has_use(name: str, values: Mapping[str, Any]) -> bool:
     """Tell whether a setting of a file goes with the others of the job, without which it is refused."""
     is_array = values.get("mode") == "array"
-    return {"spares": is_array, "chain": not is_array, "chain_by": "chain" in values and not is_array}.get(
-        name, True
-    )
+    needs = {
+        "spares": is_array,
+        "chain": not is_array,
+        "chain_by": "chain" in values and not is_array,
+        "mounts": bool(values.get("container")),
+        "container_runtime": is_image_alone(values.get("container")),
+    }
+    return needs.get(name, True)
 
 
 def _with_tables(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -339,7 +345,8 @@ def _with_tables(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields over others; their tables are merged."""
+    """Return fields over others; their tables are merged, and one Python of the workers replaces another."""
+    below = without_other_python(below, above)
     both = [name for name in _TABLES if name in below and name in above]
     return {**below, **above, **{name: _merged(name, below[name], above[name]) for name in both}}
 

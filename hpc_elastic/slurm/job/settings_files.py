@@ -41,6 +41,7 @@ _NOT_OF_SCRIPTS = frozenset(
     name for name, row in JOB.items() if name not in _OF_SCRIPTS and not isinstance(row.to, FinishFlag)
 )
 """Settings that a job script takes from no file: it asks for its own resources."""
+_NAMES_OR_PATHS = frozenset(("python", "conda"))
 _NOT_LOCAL = frozenset(("mode", "nodes", "spares"))
 
 
@@ -309,8 +310,8 @@ def _checked(file: JobFile) -> JobFile:
 def _anchored(name: str, value: object, above: str) -> object:
     """Return a value with a path that begins at the directory of its file."""
     row = JOB.get(name)
-    is_path = row is not None and (row.kind is PATH or name == "python")
-    if not is_path or not isinstance(value, str) or (name == "python" and "/" not in value):
+    is_path = row is not None and (row.kind is PATH or name in _NAMES_OR_PATHS)
+    if not is_path or not isinstance(value, str) or (name in _NAMES_OR_PATHS and "/" not in value):
         return value
     return os.path.join(above, os.path.expanduser(value))
 
