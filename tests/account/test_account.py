@@ -109,6 +109,16 @@ def test_a_clock_that_is_an_hour_ahead_costs_no_goodput(wrong: str) -> None:
     assert 25 / 41 == pytest.approx(account.goodput, abs=0.05)
 
 
+def test_a_local_run_waits_in_no_queue() -> None:
+    """The time until its agents speak has another name; a run that was in Slurm once keeps the queue's."""
+    account = account_of(History(CRASHED, CRASHED_FACTS, [SubmitTime(0, 40.0)]))
+    assert "in the queue" == account.text_of(Bucket.QUEUED)
+    starts = tuple(one._replace(facts=one.facts._replace(job_id="local-17")) for one in account.starts)
+    local = account._replace(starts=starts)
+    assert ("starting the job", "meeting") == (local.text_of(Bucket.QUEUED), local.text_of(Bucket.MEETING))
+    assert "in the queue" == local._replace(starts=()).text_of(Bucket.QUEUED)
+
+
 def test_a_crash_and_its_cost() -> None:
     """A crash costs the time from the last step until the work is where it was."""
     account = account_of(History(CRASHED, CRASHED_FACTS, [SubmitTime(0, 40.0)]))
