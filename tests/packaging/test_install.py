@@ -53,6 +53,8 @@ def test_the_wheel_holds_the_package(wheel: Path) -> None:
         name.rpartition("/")[2] for name in names if name.startswith("hpc_elastic/sbatch_templates/")
     }
     assert "hpc_elastic/py.typed" in names
+    assert "hpc_elastic/isolated/importable/hpc_elastic/__init__.py" in names  # for other Pythons
+    assert {f"hpc_elastic/docs/{page}.md" for page in ("how-to/stopping", "coming-from-torchrun")} <= {*names}
     assert any(name.endswith("licenses/LICENSE") for name in names)
     epilog = zipfile.ZipFile(wheel).getinfo("hpc_elastic/sbatch_templates/batch.sh")
     assert 0o111 == (epilog.external_attr >> 16) & 0o111  # Slurm executes it
