@@ -116,12 +116,14 @@ no_python() { failed setup 127 "$1 on $(uname -n)"; }
 # Has the workers' Python find this package, and nothing else of ours. $1: the directory that has it alone.
 share_package() { export PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$1; }
 
-# Ends the job if the workers' Python cannot run their script. $1: as above. The others: packages that the
-# script imports. Any Python can read the text.
+# Ends the job if the workers' Python cannot run their script. Names it by its path, for another node may lack
+# it and have another one on PATH. $1: as above. The others: packages that the script imports.
 check_python() {
   local said
   share_package "$1"
   shift
+  [ "${_he_worker[0]}" != python3 ] || _he_worker[0]=$(type -P python3)
+  # any Python can read this
   said=$(python3 -c '
 import sys
 names = sys.argv[1:]

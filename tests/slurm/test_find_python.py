@@ -146,6 +146,10 @@ def test_the_python_of_hpc_elastic_is_refused_for_a_script_that_needs_another(
     (workdir / "train.py").write_text(f"import {name}\n")
     error = refusal()
     assert f"train.py imports {name}, which {sys.executable} (Python " in error.message
+    assert (
+        f"train.py imports {name}, which "
+        in refusal(python=os.path.join(os.path.dirname(sys.executable), "python3")).message
+    )
     assert "--conda NAME, --venv DIR" in error.fix
     place = make_python(workdir / "venv", name)
     monkeypatch.setenv("VIRTUAL_ENV", str(place))
@@ -153,6 +157,21 @@ def test_the_python_of_hpc_elastic_is_refused_for_a_script_that_needs_another(
     assert f"{place}/bin/python3 (Python " in error.message
     assert f"--venv {place}" == error.fix
     assert [] == check(setup=["true"])
+
+
+@pytest.mark.parametrize(("mark", "option"), [("pyvenv.cfg", "--venv"), ("conda-meta/history", "--conda")])
+def test_a_python_of_an_environment_without_this_package_may_be_the_workers(
+    workdir: Path, mark: str, option: str
+) -> None:
+    """The error about `--python` names the option that needs no installation there."""
+    place = make_python(workdir / "env")
+    (place / mark).parent.mkdir(exist_ok=True)
+    (place / mark).touch()
+    if option == "--conda":
+        (place / "pyvenv.cfg").unlink()
+    error = refusal(python=str(place / "bin" / "python3"))
+    assert f"{place}/bin/python3 cannot import hpc_elastic" == error.message
+    assert error.fix.endswith(f"or have the workers alone run with it: {option} {place}")
 
 
 def test_an_image_is_run_with_the_run_and_the_working_directory(

@@ -271,6 +271,8 @@ def test_a_virtual_environment_is_used(node: Node, tmp_path: Path) -> None:
     place = make_python(tmp_path / "venv")
     setup = [f'[ "$(command -v python)" = {place}/bin/python ]']
     assert (76, f"{place} None") == run(node, venv=str(place), setup=setup, imports=("hpc_elastic",))
+    (words,) = [call["words"] for call in node.lines("calls") if call["words"][2] == "run"]
+    assert [f"{place}/bin/python3", "-u", "train.py"] == words[-3:]  # another node may lack it
 
 
 def test_a_virtual_environment_whose_python_is_not_on_the_node_ends_the_job(

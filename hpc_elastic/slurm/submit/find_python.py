@@ -185,7 +185,8 @@ def check_python(spec: JobSpec, *, starts_python: bool) -> None:
     names = imports_of(spec, workdir)
     may_change = bool(spec.setup or spec.modules)  # so that the node checks it
     if not has_own_python(spec):
-        if runs_python(spec) and spec.python in (None, sys.executable) and not may_change:
+        is_own = spec.python in (None, sys.executable)
+        if runs_python(spec) and not may_change and (is_own or starts_python):
             _check_default(spec, names, workdir)
         return
     if spec.container:
@@ -241,16 +242,17 @@ def _refuse_unfit(found: PythonAnswer, names: Sequence[str], field: str, spec: J
 
 
 def _check_default(spec: JobSpec, names: Sequence[str], workdir: str) -> None:
-    """Refuse the Python of hpc_elastic for a script that imports packages which it lacks."""
-    if all(PathFinder.find_spec(name) is not None for name in names):
+    """Refuse the Python of the agents for a script that imports packages which it lacks."""
+    python = spec.python or sys.executable
+    if python == sys.executable and all(PathFinder.find_spec(name) is not None for name in names):
         return
-    found = ask_python(sys.executable, names, workdir)
+    found = ask_python(python, names, workdir) if names else None
     if found is None or not found.lacks:
         return
     other, fix = _active(found, workdir)
     raise InputError(
-        f"{spec.command[0]} imports {', '.join(found.lacks)}, which {found.text} of hpc_elastic does not "
-        f"have{other}",
+        f"{spec.command[0]} imports {', '.join(found.lacks)}, which {found.text}, the Python of hpc_elastic, "
+        f"does not have{other}",
         where="python",
         fix=fix,
     )
@@ -271,6 +273,14 @@ def _active(ours: PythonAnswer, workdir: str) -> tuple[str, str]:
     if found is not None and not found.lacks:
         return f"; {found.text}, the first on PATH, has it", f"write -- {environment.PYTHON} in front of it"
     return "", _FIX
+
+
+def or_for_workers(python: str) -> str:
+    """Return the other way to use the Python of an environment: for workers alone; empty if it is in none."""
+    place = os.path.dirname(os.path.dirname(os.path.abspath(python)))
+    options = {"--conda": os.path.join(place, "conda-meta"), "--venv": os.path.join(place, "pyvenv.cfg")}
+    option = next((option for option, mark in options.items() if os.path.exists(mark)), "")
+    return f", or have the workers alone run with it: {option} {for_shell(place)}" if option else ""
 
 
 def _conda_place(spec: JobSpec) -> str:

@@ -20,7 +20,7 @@ from hpc_elastic.slurm.job.environment import has_own_python
 from hpc_elastic.slurm.job.spec import JobSpec, heartbeat_and_lease_s, refuse_local, spec_warnings
 from hpc_elastic.slurm.job.worker_launcher import check_words, launcher_in_text, refuse_launcher, script_of
 from hpc_elastic.slurm.submit import run_dir
-from hpc_elastic.slurm.submit.find_python import check_python
+from hpc_elastic.slurm.submit.find_python import check_python, or_for_workers
 from hpc_elastic.slurm.submit.request import SubmitRequest
 from hpc_elastic.store.mount import mount_at, safe_lease
 from hpc_elastic.store.plain_file import absence_fix, read_plain
@@ -233,9 +233,8 @@ def _check_python(request: SubmitRequest) -> list[str]:
         return []
     if request.spec.setup or request.spec.modules:
         return [f"{python} cannot import hpc_elastic here\n  fix: install it there, or load it in setup"]
-    raise InputError(
-        f"{python} cannot import hpc_elastic", where="python", fix=f"{python} -m pip install hpc_elastic"
-    )
+    fix = f"{for_shell(python)} -m pip install hpc_elastic{or_for_workers(program)}"
+    raise InputError(f"{python} cannot import hpc_elastic", where="python", fix=fix)
 
 
 def _check_worker(request: SubmitRequest) -> list[str]:
