@@ -235,7 +235,7 @@ def _hides_flags(words: str) -> bool:
     for word in words.split():
         if word.startswith(("$", '"$')) and (not before.startswith("-") or "=" in before):
             return True
-        if re.search(r"\.py\b", word) or word in ("-m", "--module"):
+        if re.search(r"\.py\b", word) or re.fullmatch("--?m(?:odule)?", word):
             return False
         before = word
     return False

@@ -274,6 +274,22 @@ def find_launches(script: JobText) -> list[LaunchLine]:
     return launches
 
 
+def find_kind(text: str) -> str:
+    """Return what a script starts, as people call it; also where that is not started in a known form.
+
+    Args:
+        text: of the script.
+    """
+    script = JobText.of("", text.replace("\r\n", "\n"))
+    for kind, pattern in _WAYS:
+        named = list(_named(script, kind, pattern))
+        if named:
+            has_srun = any(SRUN.search(script.text, 0, one.at.start()) for one in named)
+            is_below = kind is Kind.PYTHON and has_srun
+            return f"{kind.value} below srun" if is_below else kind.value
+    return "something else"
+
+
 def _number(script: JobText, found: _Found) -> int:
     return script.line_of(found.at.end() - 1)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from hpc_elastic.cli.commands.submitting.shell_syntax import bad_line
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.errors import InputError, UnfitFileError
-from hpc_elastic.isolated.argv import INSTALLED
+from hpc_elastic.isolated.argv import INSTALLED, own_argv
 from hpc_elastic.isolated.lookup import own_path
 from hpc_elastic.slurm.adopt import script as rules
 from hpc_elastic.slurm.adopt.checks import Program
@@ -101,7 +101,7 @@ def _ours() -> tuple[str, ...]:
     """Return the words that start this package on a node, by the path of this program's Python."""
     python = os.path.abspath(sys.executable)
     if own_path() == INSTALLED:
-        return (python, "-I", "-m", "hpc_elastic")
+        return own_argv(python)
     beside = os.path.join(os.path.dirname(python), "hpc-elastic")
     return (beside,) if os.access(beside, os.X_OK) else (python, "-m", "hpc_elastic")
 
