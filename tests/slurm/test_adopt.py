@@ -700,6 +700,9 @@ def test_what_stands_behind_a_training_in_its_line_depends_on_finish(
         "srun torchrun t.py || exit\necho well",
         "if true; then\n  srun torchrun t.py && echo well\nfi",
         "t() {\n  srun torchrun t.py\n}\nt && echo well",
+        "set -e\nsrun torchrun t.py || (exit $?)\necho well",
+        "set -e\nt() {\n  srun torchrun t.py\n}\nt || exit\necho well",
+        "set -e\nt() {\n  srun torchrun t.py\n}\nt\necho well",
     ):
         script = changed(f"#!/bin/bash\n{text}\n")
         done = subprocess.run(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.slurm.adopt.facts import (
+    SIGNALS,
     AskedOptions,
     OwnTraps,
     assigned,
@@ -26,7 +27,7 @@ from hpc_elastic.slurm.adopt.launchers import (
     of_torchrun,
 )
 from hpc_elastic.slurm.job.shell_text import COMMENT, keywords
-from hpc_elastic.slurm.job.traps import signal_name
+from hpc_elastic.slurm.job.traps import signal_name, trap_of
 
 CONTAINER = re.compile(r"(?<!\S)(?:\S*/)?(singularity|apptainer)[\s\\]+(?:-\S+[\s\\]+)*(?:exec|run)[\s\\]")
 _OTHER_CONTAINERS = re.compile(r"(?<!\S)(?:\S*/)?(docker|podman|enroot|nerdctl|ch-run|shifter|udocker)(?=\s)")
@@ -507,6 +508,14 @@ def _nodes_of(options: str, facts: AskedOptions) -> int | None:
     return int(own) if own.isdecimal() else None
 
 
+def _may_go(own: str, said: str) -> bool:
+    """Tell whether a command between a training in the background and its `wait` is not missed."""
+    trap = trap_of(said)
+    if trap is not None:
+        return trap.signals <= set(SIGNALS)
+    return re.match(r"(?:echo|printf)\s", own) is not None
+
+
 def end_of_wait(script: JobText, launch: LaunchLine) -> int:
     """Return where the wait for a launch in the background ends.
 
@@ -530,7 +539,7 @@ def end_of_wait(script: JobText, launch: LaunchLine) -> int:
                 raise NotShownError(f"line {script.line_of(part.end)} decides by how `wait` ends")
             waits += 1
             end = part.end
-        elif own and (waits or not re.match(r"(?:trap|echo|printf)\s", own) or keywords(own)):
+        elif own and (waits or keywords(own) or not _may_go(own, said)):
             break
         at += 1
     if not waits:

@@ -100,6 +100,7 @@ _LEAVE_STRICT = Change(
     'case $strict in *e*) [ "$finished" = 0 ] || exit "$finished"; set -e ;; esac',
     "where set -e was in force, the rest runs only if all went well, and it holds again",
 )
+_STRICT_AGAIN = Change("case $strict in *e*) set -e ;; esac", "where set -e was in force, it holds again")
 _LEAVE_TRAPPED = Change(
     '[ "$finished" = 0 ] || exit "$finished"', "as with a trap of ERR that ends the script"
 )
@@ -349,9 +350,7 @@ def _uses_env(job: _Job, launch: LaunchLine) -> bool:
 
 def _behind(launch: LaunchLine, known: _Strict) -> list[str]:
     """Return the lines behind finish in a block: the rest goes on as behind the training itself."""
-    leave = [_LEAVE_TRAPPED] if known.by_trap else [_LEAVE]
-    leave += [_LEAVE_STRICT] if known.by_option else []
-    lines = ["finished=$?", *(change.what for change in leave)]
+    lines = ["finished=$?", _LEAVE.what, *([_STRICT_AGAIN.what] if known.by_option else [])]
     lines += ['exit "$finished"'] if launch.is_executed else _words_behind(launch) or ['(exit "$finished")']
     return lines
 
@@ -754,8 +753,9 @@ def _tail(launch: LaunchLine, rest: list[str], strict: _Strict) -> tuple[list[st
     if rest[first:] or behind:
         if rest[first:] and not behind:
             rest[first] = re.sub(r"\$\?|\$\{\?\}", "$finished", rest[first])
-        leave = [_LEAVE_TRAPPED] if strict.by_trap else [_LEAVE]
-        leave += [_LEAVE_STRICT] if strict.by_option else []
+        ends = not behind  # a command before `||` and `&&` ends no strict script
+        leave = [_LEAVE_TRAPPED] if strict.by_trap and ends else [_LEAVE]
+        leave += ([_LEAVE_STRICT] if ends else [_STRICT_AGAIN]) if strict.by_option else []
         rest = ["finished=$?", *(change.what for change in leave), *behind, *rest, 'exit "$finished"']
         changes += [*leave, _ENDS]
     return rest, changes
