@@ -260,7 +260,8 @@ def test_the_changed_script_runs(tmp_path: Path, strict: str, code: int, *, goes
 @pytest.mark.parametrize(
     ("option", "command", "gpus"),
     [
-        ("--gpus-per-task=2", "torchrun train.py", "--gpus=8"),
+        ("--gpus-per-task=2", "torchrun --nnodes=$N train.py", "--gpus=8"),
+        ("--gpus-per-task=2", "torchrun train.py", "--gpus=4"),
         ("--gpus-per-task a100:2", "srun torchrun train.py", "--gpus=8"),
         ("--gpus-per-task=2", "srun --gpus-per-node=4 torchrun train.py", "--gpus-per-node=4"),
         ("--gpus-per-node=4", "srun torchrun train.py", None),
@@ -276,7 +277,7 @@ def test_an_agent_gets_the_gpus_of_all_tasks_of_its_node(
     script = changed(f"#!/bin/bash\n#SBATCH {option}\n{command}\n")
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "2"}
     env |= {"SLURM_NTASKS": "4"}  # Slurm tells the GPUs of a task in a variable of another name since 24.11
-    subprocess.run(["bash", "-uc", script], cwd=tmp_path, env=env, check=True)
+    subprocess.run(["bash", "-c", script], cwd=tmp_path, env=env, check=True)
     told = (tmp_path / "told").read_text().split()
     assert ([gpus] if gpus else []) == [word for word in told if word.startswith("--gpus")]
 

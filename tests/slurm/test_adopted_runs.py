@@ -18,7 +18,7 @@ LIMIT_S = 200.0
 TRAIN = """
 import json, os, signal, sys, time
 rank = os.environ.get("RANK")
-names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "CUDA_VISIBLE_DEVICES")
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "CUDA_VISIBLE_DEVICES")
 told = {name: os.environ.get(name) for name in names}
 told |= {"words": sys.argv[1:], "precision": os.environ.get("ACCELERATE_MIXED_PRECISION")}
 def save(*_):

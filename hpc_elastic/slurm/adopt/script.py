@@ -67,7 +67,7 @@ _PER_TASK = (
 )
 _PER_TASK_OPTIONS = ("cpus-per-task", "gpus-per-task", "tres-per-task")
 _ANY_GPUS = re.compile(r"(?:^|\s)(?:-G|--gpus[\w-]*|--gres|--tres-per-task)(?=[\s=\d])")
-_ALL_GPUS = "--gpus=$((${{SLURM_NTASKS:-$SLURM_JOB_NUM_NODES}} * {per_task}))"
+_ALL_GPUS = "--gpus=$((${{SLURM_NTASKS:-$SLURM_JOB_NUM_NODES}}{of_nodes} * {per_task}))"
 _LEAD_S = 120
 _LEFT = "LEFT TO YOU"
 _MARK = "\ufeff"  # editors of Windows begin a file with it
@@ -562,16 +562,18 @@ def _whole_node(facts: AskedOptions, command: str) -> list[Change]:
     return [Change(f"unset {' '.join(names)}", "an agent gets all CPUs and GPUs of its node, not one task's")]
 
 
-def _all_gpus(facts: AskedOptions, options: str) -> str:
+def _all_gpus(facts: AskedOptions, options: str, nodes: str) -> str:
     """Return the option by which srun gives its one task of a node all GPUs of the job there, or nothing.
 
     Args:
         facts: of the job.
         options: of srun, or the words before a launcher.
+        nodes: of the step.
     """
     if facts.gpus_per_task is None or _ANY_GPUS.search(options):
         return ""
-    return " " + _ALL_GPUS.format(per_task=facts.gpus_per_task)
+    of_nodes = " / $SLURM_JOB_NUM_NODES" if nodes == "1" else ""
+    return " " + _ALL_GPUS.format(per_task=facts.gpus_per_task, of_nodes=of_nodes)
 
 
 def _first_command(lines: list[str]) -> int:
@@ -612,7 +614,7 @@ def _changed_command(job: _Job, line: LaunchLine, plan: AgentPlan) -> tuple[list
         text.format(nodes=plan.nodes) for name, text, short in _SRUN_FLAGS if not _given(options, name, short)
     ]
     is_in_variable = bool(line.variables) and not line.has_srun
-    added = "".join(f" {each}" for each in missing) + _all_gpus(job.facts, line.options)
+    added = "".join(f" {each}" for each in missing) + _all_gpus(job.facts, line.options, plan.nodes)
     if not line.has_srun:
         options = f"{added} {options}"
         changes.append(Change("srun", "starts one agent on each node, and keeps a lost one from ending all"))
