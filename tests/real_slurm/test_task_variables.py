@@ -71,7 +71,9 @@ def test_an_adopted_script_gives_an_agent_its_whole_allocation(
     (home / "hpc-elastic").write_text(f'#!/bin/sh\nexec {PYTHON} -m hpc_elastic "$@"\n')
     (home / "hpc-elastic").chmod(0o755)
     head = f"#!/bin/bash\n#SBATCH {options} --partition=low --time=5\nexport PATH={home}:$PATH\n"
-    script = adopt(f"{head}torchrun --nnodes=$SLURM_JOB_NUM_NODES --nproc-per-node=2 w.py {home}/place\n", "job.sh").text
+    script = adopt(
+        f"{head}torchrun --nnodes=$SLURM_JOB_NUM_NODES --nproc-per-node=2 w.py {home}/place\n", "job.sh"
+    ).text
     (home / "job.sh").write_text(script)
     done = cluster.run(USER, ["sbatch", "--wait", "--output=out", "job.sh"], cwd=home, timeout=120)
     assert 0 == done.returncode, (home / "out").read_text()

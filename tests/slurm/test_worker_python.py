@@ -15,7 +15,7 @@ from hpc_elastic.errors import InputError
 from hpc_elastic.isolated import lookup
 from hpc_elastic.slurm.job import environment
 from hpc_elastic.slurm.job.environment import Image, imports_of, places_to_mount, prefix_for, runtimes_for
-from hpc_elastic.slurm.job.job_file import JobFile, Settings, build_spec
+from hpc_elastic.slurm.job.job_file import FileSettings, JobFile, build_spec
 from hpc_elastic.slurm.job.script import worker_command
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.submit.find_python import importable
@@ -110,7 +110,7 @@ def test_an_option_replaces_the_python_of_a_file(
 @pytest.mark.parametrize("container", [None, "apptainer exec a.sif"])
 def test_mounts_and_runtime_of_all_jobs_are_for_images(container: str | None) -> None:
     """A job without an image of its own does not use them."""
-    settings = Settings((JobFile("config.toml", {"container_runtime": "podman", "mounts": ["/data"]}),))
+    settings = FileSettings((JobFile("config.toml", {"container_runtime": "podman", "mounts": ["/data"]}),))
     job = {"command": "train.py", **({"container": container} if container else {})}
     given = build_spec(JobFile(), job, settings).given
     assert (None, bool(container)) == (given.get("container_runtime"), "mounts" in given)
