@@ -6,6 +6,7 @@ import os
 import pwd
 import shutil
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,6 @@ from hpc_elastic.slurm.job.job_file import build_spec, read_job_file
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.testing.fake_slurm import FakeSlurm
 from hpc_elastic.testing.pytest_plugin import fake_slurm
-from tests.two_users import BOB, needs_root
 
 __all__ = ["fake_slurm"]
 
@@ -131,42 +131,35 @@ def test_what_cannot_be_found_is_asked_for_by_name(
     assert not (here / "job.toml").exists()
 
 
-def _environment(folder: Path) -> Path:
-    """Make an environment whose Python lacks this package."""
-    python = folder / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(
-        f'#!/bin/sh\ncase "$*" in *import*) echo "[[], false]";; *) exec {sys.executable} "$@";; esac\n'
-    )
-    python.chmod(0o755)
-    return python
-
-
-@pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX", ""])
+@pytest.mark.parametrize(
+    ("variable", "folder", "setting"),
+    [
+        ("VIRTUAL_ENV", "env", "venv"),
+        ("CONDA_PREFIX", "env", "conda"),
+        ("", ".venv", "venv"),
+        ("", "venv", "venv"),
+    ],
+)
 def test_the_environment_of_the_user_runs_the_program(
-    here: Path, variable: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    here: Path, variable: str, folder: str, setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a Python without this package the workers alone; a line says how they get it."""
+    """The one that is active, else that of the directory; a dry run looks whether it is one."""
     (here / "train.py").touch()
-    python = _environment(here / ".venv" if not variable else here / "env")
+    venv.create(here / folder, symlinks=True)
     if variable:
-        monkeypatch.setenv(variable, str(here / "env"))
+        monkeypatch.setenv(variable, str(here / folder))
     assert 0 == app.run(["init"])
-    assert f"{python} -m pip install hpc_elastic" in capsys.readouterr().err
-    assert (str(python), "train.py") == job().command
+    assert str(here / folder) == getattr(job(), setting)
     assert 0 == app.run(["submit", "--dry-run", "job.toml"])
 
 
-@needs_root
-def test_no_program_of_another_user_is_started(here: Path) -> None:
-    """Though it lies where an environment would; the job file names it."""
+def test_the_environment_of_uv_is_told_as_such(here: Path) -> None:
+    """By its lock file."""
     (here / "train.py").touch()
-    python = _environment(here / ".venv")
-    python.write_text(f"#!/bin/sh\ntouch {here}/ran\n")
-    os.chown(python, BOB, -1)
+    (here / "uv.lock").touch()
+    venv.create(here / ".venv", symlinks=True)
     assert 0 == app.run(["init"])
-    assert not (here / "ran").exists()
-    assert (str(python), "train.py") == job().command
+    assert job().uv
 
 
 def test_settings_of_the_settings_files_are_left_to_them(here: Path) -> None:

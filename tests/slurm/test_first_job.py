@@ -108,14 +108,12 @@ def test_settings_of_the_settings_files_are_not_repeated() -> None:
     assert all(f"# given by {place}\n" in text for place in given.values())
 
 
-def test_the_python_of_an_environment() -> None:
-    """With this package it is that of the agents, too; without it the workers' alone."""
-    facts = FirstJobFacts(TRAIN, python="/e/bin/python", python_origin=".venv")
-    _, spec = written(facts)
-    assert ("/e/bin/python", ("train.py",)) == (spec.python, spec.command)
-    text, spec = written(facts._replace(has_package=False))
-    assert (None, ("/e/bin/python", "train.py")) == (spec.python, spec.command)
-    assert "which lacks hpc_elastic" in text
+def test_the_environment_runs_the_workers() -> None:
+    """The agents keep their Python."""
+    _, spec = written(FirstJobFacts(TRAIN, environment=("venv", "/e"), environment_origin="the active one"))
+    assert (None, "/e", ("train.py",)) == (spec.python, spec.venv, spec.command)
+    _, spec = written(FirstJobFacts(TRAIN, environment=("uv", True), environment_origin="here"))
+    assert spec.uv
 
 
 def test_hostile_names_stay_in_their_line() -> None:

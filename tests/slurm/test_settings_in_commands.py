@@ -144,6 +144,14 @@ def test_python_takes_them_too(project: Path) -> None:
     assert f"{project}/hpc-elastic.toml:1" == caught.value.where
 
 
+def test_a_function_runs_in_its_own_python(project: Path) -> None:
+    """An environment of the files is for programs."""
+    with (project / "hpc-elastic.toml").open("a") as file:
+        file.write('[profiles.env]\nvenv = "/some/venv"\n')
+    hpc_elastic.submit(len, "abc", profile="env", run_dir="r")
+    assert "venv" not in json.loads((project / "r" / "job.json").read_text())["spec"]
+
+
 def test_submitit_takes_them_too(project: Path) -> None:
     """Its parameters go first."""
     executor = submitit.AutoExecutor(project / "jobs", cluster="hpcelastic")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PYTHON: Final = "python3"  # every environment has it by this name
 OLDEST: Final = (3, 10)  # that can import `hpc_elastic.worker`
-_OF_ENVIRONMENTS: Final = ("conda", "venv", "uv")
+OF_ENVIRONMENTS: Final = ("conda", "venv", "uv")
 _NAMED: Final = (
     "torch",
     "jax",
@@ -66,14 +66,14 @@ def check_environment(spec: JobSettings) -> None:
     Raises:
         InputError: naming both, and the one to remove.
     """
-    given = [name for name in (*_OF_ENVIRONMENTS, "container") if getattr(spec, name)]
+    given = [name for name in (*OF_ENVIRONMENTS, "container") if getattr(spec, name)]
     if len(given) > 1:
         raise InputError(
             f"{' and '.join(_shown(spec, name) for name in given)} each name the Python of the workers",
             where=given[1],
             fix=f"keep one of {', '.join(given)}",
         )
-    named = next((name for name in given if name in _OF_ENVIRONMENTS), "")
+    named = next((name for name in given if name in OF_ENVIRONMENTS), "")
     if named and spec.module == CALL:
         raise InputError(
             f"{_shown(spec, named)}, and a function runs in the Python that has made it",
@@ -95,8 +95,8 @@ def check_environment(spec: JobSettings) -> None:
 
 def without_other_python(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields without those that name a Python of the workers, if fields above them name one."""
-    named = [name for name in (*_OF_ENVIRONMENTS, "container") if above.get(name)]
-    gone = {*_OF_ENVIRONMENTS, "container"} if named else set()
+    named = [name for name in (*OF_ENVIRONMENTS, "container") if above.get(name)]
+    gone = {*OF_ENVIRONMENTS, "container"} if named else set()
     if named and named != ["container"]:
         gone |= {"mounts", "container_runtime"}
     return {name: value for name, value in below.items() if name not in gone}
@@ -116,7 +116,7 @@ def _shown(spec: JobSettings, name: str) -> str:
 
 def has_own_python(spec: JobSettings) -> bool:
     """Tell whether the workers run with another Python than the agents, whose name is `PYTHON`."""
-    return any(getattr(spec, name) for name in (*_OF_ENVIRONMENTS, "container")) and spec.module != CALL
+    return any(getattr(spec, name) for name in (*OF_ENVIRONMENTS, "container")) and spec.module != CALL
 
 
 def python_of(spec: JobSettings, own: str) -> str:

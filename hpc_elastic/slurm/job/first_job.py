@@ -48,9 +48,9 @@ class FirstJobFacts(NamedTuple):
 
     Attributes:
         program: the program.
-        python: the interpreter of the user's environment; empty: that of this package.
-        python_origin: the environment that it belongs to, in words.
-        has_package: whether that interpreter has this package.
+        environment: the setting that names the user's environment, and its value; None: it is that of this
+            package.
+        environment_origin: in words.
         partitions: of Slurm; none where it does not answer.
         accounts: of the user, the default one first.
         trouble: why Slurm tells nothing; empty: it does.
@@ -59,9 +59,8 @@ class FirstJobFacts(NamedTuple):
     """
 
     program: FirstProgram
-    python: str = ""
-    python_origin: str = ""
-    has_package: bool = True
+    environment: tuple[str, str | bool] | None = None
+    environment_origin: str = ""
     partitions: tuple[OfferedPartition, ...] = ()
     accounts: tuple[str, ...] = ()
     trouble: str = ""
@@ -185,23 +184,16 @@ def text_of(facts: FirstJobFacts, file: str) -> str:
 
 def _of_program(facts: FirstJobFacts) -> Iterator[JobLine]:
     program = facts.program
-    words = [*program.words]
     module = program.settings.get("module")
-    beside = ""
-    if facts.python and not facts.has_package and not module:
-        words = [facts.python, *words]
-        beside = f"; with the Python of {facts.python_origin}, which lacks hpc_elastic"
     if module:
         yield JobLine("module", module, f"from {program.origin}")
-    if words or not module:
-        left = (
-            f"; left out, as only a shell knows them: {' '.join(program.left_out)}"
-            if program.left_out
-            else ""
-        )
-        yield JobLine("command", words, f"the program and its arguments, from {program.origin}{left}{beside}")
-    if facts.python and facts.has_package:
-        yield JobLine("python", facts.python, f"of {facts.python_origin}")
+    if program.words or not module:
+        rest = " ".join(program.left_out)
+        left = f"; left out, as only a shell knows them: {rest}" if rest else ""
+        comment = f"the program and its arguments, from {program.origin}{left}"
+        yield JobLine("command", [*program.words], comment)
+    if facts.environment is not None:
+        yield JobLine(*facts.environment, comment=f"the Python of the workers: {facts.environment_origin}")
 
 
 def _of_place(facts: FirstJobFacts) -> Iterator[JobLine]:

@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from hpc_elastic.errors import InputError
+from hpc_elastic.isolated.argv import CALL
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.settings.setting import TABLES
 from hpc_elastic.settings.table import JOB
 from hpc_elastic.slurm.job import options
-from hpc_elastic.slurm.job.environment import is_image_alone, without_other_python
+from hpc_elastic.slurm.job.environment import OF_ENVIRONMENTS, is_image_alone, without_other_python
 from hpc_elastic.slurm.job.spec import JobSpec, read_fields, read_value
 from hpc_elastic.store.plain_file import absence_fix, access_fix, given_file
 from hpc_elastic.store.trust import other_owner, other_writers
@@ -327,8 +328,9 @@ def _beside(fields: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, An
 
 def _has_use(name: str, values: Mapping[str, Any]) -> bool:
     """Tell whether a setting of a file goes with the others of the job, without which it is refused."""
-    is_array = values.get("mode") == "array"
+    is_array, is_program = values.get("mode") == "array", values.get("module") != CALL
     needs = {
+        **dict.fromkeys(OF_ENVIRONMENTS, is_program),  # a function runs in the Python that has made it
         "spares": is_array,
         "chain": not is_array,
         "chain_by": "chain" in values and not is_array,

@@ -11,14 +11,12 @@ from contextlib import suppress
 from hpc_elastic.cli.say import hand_out, say, say_aside
 from hpc_elastic.errors import HpcElasticError, InputError, UnfitFileError
 from hpc_elastic.ids import RUNS_FOLDER
-from hpc_elastic.isolated import lookup
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.job.first_job import FirstJobFacts, FirstProgram, program_in_script, text_of
 from hpc_elastic.slurm.job.job_file import JobFile, build_spec, places_of, read_toml
 from hpc_elastic.slurm.job.settings_files import settings_for
 from hpc_elastic.store import mount
 from hpc_elastic.store.plain_file import owner_name, read_given
-from hpc_elastic.store.trust import exposures, trusted_uids
 from hpc_elastic.store.users_file import write_new_users_file, write_users_file
 from hpc_elastic.text import for_shell
 
@@ -55,11 +53,6 @@ def _notes(facts: FirstJobFacts) -> Iterator[str]:
         yield f"{facts.trouble}: partition and account are left to you"
     if facts.is_local:
         yield "this directory looks local to this machine: a job on several nodes needs a shared one"
-    if facts.python and not facts.has_package:
-        yield (
-            f"the Python of {facts.python_origin} lacks hpc_elastic, which it needs for hpc_elastic.worker: "
-            f"{for_shell(facts.python)} -m pip install hpc_elastic"
-        )
 
 
 def _write(output: str, text: str, *, force: bool) -> None:
@@ -89,29 +82,17 @@ def facts_here(script: str | None, environ: Mapping[str, str]) -> FirstJobFacts:
         InputError: no program is found, or the one that is named cannot be used.
     """
     program = _program_of(script) if script is not None else _program_here()
-    python, origin = _python_here(environ)
+    environment, origin = _environment_here(environ)
     settings = settings_for({})
     places = {name: places_of(name, settings.files) for name in _GIVEN}
     facts = FirstJobFacts(
         program,
-        python,
+        environment,
         origin,
-        has_package=not python or (_may_be_asked(python, environ) and lookup.ask(python).is_installed),
         given={name: found[0] for name, found in places.items() if found},
         is_local=_is_local(),
     )
     return _with_slurm(facts)
-
-
-def _may_be_asked(python: str, environ: Mapping[str, str]) -> bool:
-    """Tell whether the user has activated an interpreter, or no other user can put another in its place."""
-    folder = os.path.dirname(os.path.dirname(python))
-    if folder in (environ.get("VIRTUAL_ENV"), environ.get("CONDA_PREFIX")):
-        return True
-    try:
-        return os.stat(python).st_uid in trusted_uids() and not exposures(python)
-    except OSError:
-        return False
 
 
 def _with_slurm(facts: FirstJobFacts) -> FirstJobFacts:
@@ -192,18 +173,18 @@ def _is_program(name: str) -> bool:
     return any(isinstance(node, ast.If) and "__main__" in ast.dump(node.test) for node in tree.body)
 
 
-def _python_here(environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return the interpreter of the user's environment with its name; empty where it is this one."""
-    conda = environ.get("CONDA_DEFAULT_ENV", "")
-    active = [
-        (environ.get("VIRTUAL_ENV", ""), "the active virtual environment"),
-        (environ.get("CONDA_PREFIX", ""), f"the conda environment {conda}".strip()),
-        (os.path.abspath(".venv"), "uv's environment .venv" if os.path.exists("uv.lock") else ".venv"),
-        (os.path.abspath("venv"), "venv"),
+def _environment_here(environ: Mapping[str, str]) -> tuple[tuple[str, str | bool] | None, str]:
+    """Return the setting that names the user's environment, and words for it; None where it is this one."""
+    virtual, conda = environ.get("VIRTUAL_ENV", ""), environ.get("CONDA_PREFIX", "")
+    of_uv, own = os.path.exists("uv.lock"), os.path.abspath(".venv")
+    places: list[tuple[str, tuple[str, str | bool], str]] = [
+        (virtual, ("venv", virtual), "the active environment"),
+        (conda, ("conda", conda), "the active environment"),
+        (own, ("uv", True) if of_uv else ("venv", own), "that of this directory"),
+        (os.path.abspath("venv"), ("venv", os.path.abspath("venv")), "that of this directory"),
     ]
-    for folder, origin in active:
-        python = os.path.join(folder, "bin", "python")
-        if folder and os.access(python, os.X_OK):
+    for folder, setting, origin in places:
+        if folder and os.access(os.path.join(folder, "bin", "python"), os.X_OK):
             is_this = os.path.realpath(folder) == os.path.realpath(sys.prefix)
-            return ("", "") if is_this else (python, origin)
-    return "", ""
+            return (None, "") if is_this else (setting, origin)
+    return None, ""
