@@ -36,6 +36,7 @@ from hpc_elastic.record.journal import (
     RunEnded,
 )
 from hpc_elastic.record.state import RunState, apply
+from hpc_elastic.record.why_left import who_asked
 
 
 class Bucket(str, Enum):
@@ -384,7 +385,8 @@ class _Walk:
             return
         self._pass(time)
         if isinstance(entry, DrainRequested) and entry.then is AfterDrain.LEAVE:
-            self._open(time, record, entry.cause, nodes=(entry.node,) if entry.node else ())
+            nodes, asker = (entry.node,) if entry.node else (), who_asked(after, entry.cause)
+            self._open(time, record, entry.cause, nodes=nodes, asker=asker)
         self._stops.told_more(entry, after)
 
     def _epoch(self, time: float, record: Record, entry: EpochStarted) -> None:

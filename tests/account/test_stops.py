@@ -115,6 +115,16 @@ def test_the_answer_of_slurm_is_the_cause_before_the_nodes_have_left() -> None:
     assert Cause.REQUEUE is stop.cause
 
 
+def test_a_signal_that_nobody_could_explain_is_not_called_a_preemption() -> None:
+    """The agent was killed as it had asked; the next submission goes on, and records nothing of that."""
+    again = EpochStarted(EPOCH._replace(submission=1), "8", NODES, "n1")
+    stop = stops(STARTED, FIRST, LEAVE, again)[0]
+    assert ("SIGTERM", "SIGTERM, and Slurm did not say why") == (stop.asker.signal, text(stop))
+    told = DrainExplained(EPOCH, Cause.PREEMPTION, "preempted", answer=Answer.CONFIRMS)
+    stop = stops(STARTED, FIRST, LEAVE, told, again)[0]
+    assert ("", "preemption") == (stop.asker.signal, text(stop))
+
+
 def test_agents_that_vanished_with_their_srun_are_told_by_what_the_script_saw() -> None:
     """Their nodes and their job are there: the script has started them again."""
     said = "srun ended with exit code 137"

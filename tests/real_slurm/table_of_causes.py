@@ -301,7 +301,10 @@ _FAULTS = {
         ),
     ),
     "unwritten.a_second_job_of_one_script_does_nothing": (_UNDISTURBED,),
-    "unwritten.a_job_whose_processes_are_all_killed_says_how_it_goes_on": (_UNDISTURBED,),  # resumed
+    # resumed; the agent may hear the signal that follows the death of the script before it is killed, too
+    "unwritten.a_job_whose_processes_are_all_killed_says_how_it_goes_on": (
+        _run(_stop(Cause.PREEMPTION, by="signal", least=0), ends=_DONE),
+    ),
     # the survivor may see the silence of the other agent before the end of the script
     "unwritten.a_job_of_two_nodes_outlives_the_death_of_all_on_its_batch_host": (
         _run(_stop(Cause.LAUNCH_FAILURE, Cause.NODE_LOSS, least=1, most=2), ends=_DONE),
