@@ -30,6 +30,7 @@ CORE = frozenset(
         "lost_nodes.a_run_of_fixed_size_is_requeued_after_a_node_loss",
         "lost_nodes.where_the_site_expedites_requeues_a_run_does_not_wait",
         "ending.a_batch_script_that_is_killed",
+        "ending.a_batch_host_that_is_set_down_is_a_lost_node",
         "faults.a_script_that_is_killed_between_rounds_is_replaced",
         "faults.a_killed_srun_is_started_again",
         # arrays
