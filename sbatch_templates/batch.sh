@@ -71,6 +71,7 @@ _he_find_modules='
     type module > /dev/null 2>&1 || [ ! -r "$_he_file" ] || . "$_he_file" || :
   done
   type module > /dev/null 2>&1 || no_modules
+  _he_python_before=$(type -P python3) || :
 '
 
 # Defines a `module` for a node that has none.

@@ -303,6 +303,9 @@ def test_a_python_of_modules_is_the_workers(
     assert line in node.done.stdout
     run(node, modules=["pytorch"], python="given")
     assert line not in node.done.stdout
+    monkeypatch.setenv("BASH_FUNC_module%%", "() { :; }")
+    run(node, modules=["cuda"], env={"PATH": f"{place}/bin:{node.home}:{os.environ['PATH']}"})
+    assert line not in node.done.stdout
 
 
 def test_a_python_that_setup_has_activated_is_told(node: Node, tmp_path: Path) -> None:
