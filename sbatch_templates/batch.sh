@@ -155,11 +155,15 @@ tell_python() {
     "--conda NAME or --venv DIR has them run with another Python" >&2
 }
 
-# Prints the Python that is the first one on PATH, if it was not when the job began, and is not the workers'.
+# Prints the Python that is the first one on PATH, if it was not before, and is another than the workers'. That
+# of a virtual environment is its own, and one of which the workers' Python is an environment is no other.
 another_python() {
-  local found
-  found=$(type -P python3) && [ "$found" != "$_he_python_before" ] &&
-    [ "$(readlink -f -- "$found")" != "$(readlink -f -- "$(type -P -- "${_he_worker[0]}")")" ] && echo "$found"
+  local found ours
+  found=$(type -P python3) && [ "$found" != "$_he_python_before" ] || return 1
+  ours=$(type -P -- "${_he_worker[0]}")
+  [ "${found%/*}" != "${ours%/*}" ] || return 1
+  [ -e "${found%/*}/../pyvenv.cfg" ] || [ "$(readlink -f -- "$found")" != "$(readlink -f -- "$ours")" ] || return 1
+  echo "$found"
 }
 
 # --- The run directory --------------------------------------------------------------------------------------

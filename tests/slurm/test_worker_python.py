@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -309,10 +308,13 @@ def test_a_python_of_modules_is_the_workers(
 
 
 def test_a_python_that_setup_has_activated_is_told(node: Node, tmp_path: Path) -> None:
-    """The workers keep theirs; how they get the other one is said."""
+    """The workers keep theirs, which may be of the same base; how they get the other one is said."""
     place = make_python(tmp_path / "venv")
-    (place / "bin" / "python3").unlink()
-    shutil.copy(os.path.realpath(sys.executable), place / "bin" / "python3")
     run(node, setup=[f"PATH={place}/bin:$PATH"])
     assert f"setup has put {place}/bin/python3 first" in node.done.stderr
     assert "--venv DIR" in node.done.stderr
+    (place / "pyvenv.cfg").unlink()  # so that it is the base itself
+    (node.home / "python").unlink()
+    (node.home / "python").symlink_to(os.path.realpath(sys.executable))
+    run(node, setup=[f"PATH={place}/bin:$PATH"])
+    assert "setup has put" not in node.done.stderr
