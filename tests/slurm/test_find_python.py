@@ -53,7 +53,7 @@ def test_an_environment_that_has_the_packages_of_the_script_is_let_through(workd
     assert [] == check(venv="venv")
     assert f"\nuse_venv {place}\n" in planned(venv="venv").script
     assert f"\ncheck_python {importable()} torch hpc_elastic\n" in planned(venv="venv").script
-    assert "\nworker=(python3 -u train.py)\n" in planned(venv="venv").script
+    assert "\n_he_worker=(python3 -u train.py)\n" in planned(venv="venv").script
 
 
 def test_an_environment_that_lacks_a_package_is_refused_with_both_pythons(workdir: Path) -> None:
