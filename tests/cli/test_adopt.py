@@ -98,3 +98,40 @@ def test_a_script_that_cannot_be_kept_is_told(script: Path) -> None:
     assert 2 == done.returncode
     assert "cannot be written: File name too long" in done.stderr
     assert SCRIPT == script.read_text()
+
+
+def test_a_script_that_stays_as_it_is_gets_a_draft(script: Path) -> None:
+    """Only with --write, beside the script; one that is there stays."""
+    text = "#!/bin/bash\nfor lr in 1 2; do\n  srun torchrun train.py\ndone\n"
+    script.write_text(text)
+    draft = script.with_name("train.draft.sbatch")
+    done = adopt(script)
+    assert (2, False) == (done.returncode, draft.exists())
+    assert "hpc-elastic adopt --write train.sbatch writes train.draft.sbatch" in done.stderr
+    assert "this script stays as it is: hpc-elastic submit train.sbatch" in done.stderr
+    assert 2 == adopt(script, "--write").returncode
+    assert "LEFT TO YOU" in draft.read_text()
+    assert (text, False) == (script.read_text(), Path(f"{script}.orig").exists())
+    draft.write_text("mine")
+    assert "is there already, and stays as it is" in adopt(script, "--write").stderr
+    assert "mine" == draft.read_text()
+
+
+def test_a_script_that_its_shell_cannot_read_is_refused(script: Path) -> None:
+    """With the line; a changed one would be as wrong."""
+    script.write_text(f"{SCRIPT}if true; then\n")
+    done = adopt(script)
+    assert 2 == done.returncode
+    assert "the shell cannot read line 5: syntax error" in done.stderr
+
+
+def test_the_program_of_several_tasks_is_read(script: Path) -> None:
+    """Beside the script: how it learns its rank decides whether agents may start it."""
+    script.write_text("#!/bin/bash\n#SBATCH -N 2 --ntasks-per-node=2\nsrun python train.py\n")
+    assert "cannot read train.py in line 3 from here" in adopt(script).stderr
+    program = script.with_name("train.py")
+    program.write_text("from mpi4py import MPI\n")
+    assert "does not learn its rank from Slurm or torch" in adopt(script).stderr
+    program.write_text("import lightning\n")
+    done = adopt(script)
+    assert (0, True) == (done.returncode, "--no-python python train.py\n" in done.stdout), done.stderr

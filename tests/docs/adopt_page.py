@@ -31,7 +31,7 @@ _DETAILS = (  # of a reason, which are different in each script
     (r"Python \d\.\d+", "a Python"),
     (r"\b\d+\b", "N"),
 )
-_MOST_REASONS = 14
+_MOST_REASONS = 5
 
 
 class Verdict(NamedTuple):

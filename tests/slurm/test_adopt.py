@@ -44,7 +44,8 @@ begins=
 [ "${SLURM_RESTART_COUNT:-0}" = 0 ] || begins=$(LOOK)
 ended=$?; [ "$begins" != 0 ] || exit "$ended"
 srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
---kill-on-bad-exit=0 --wait=0 --no-kill --cpu-bind=none env PYTHON_EXEC=python3 hpc-elastic run --run-dir PLACE \\
+--kill-on-bad-exit=0 --wait=0 --no-kill --cpu-bind=none env PYTHON_EXEC=python3 \
+hpc-elastic run --run-dir PLACE \\
     --nnodes=4 --nproc-per-node=8 \\
     --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:29500 \\
     train.py --lr 0.1
@@ -260,7 +261,7 @@ def test_the_changed_script_runs(tmp_path: Path, strict: str, code: int, *, goes
 @pytest.mark.parametrize(
     ("option", "command", "gpus"),
     [
-        ("--gpus-per-task=2", "torchrun --nnodes=$N train.py", "--gpus=8"),
+        ("--gpus-per-task=2", "torchrun --nnodes=$SLURM_NNODES train.py", "--gpus=8"),
         ("--gpus-per-task=2", "torchrun train.py", "--gpus=4"),
         ("--gpus-per-task a100:2", "srun torchrun train.py", "--gpus=8"),
         ("--gpus-per-task=2", "srun --gpus-per-node=4 torchrun train.py", "--gpus-per-node=4"),
@@ -464,7 +465,10 @@ def test_the_agents_are_ours_and_the_workers_have_the_python_of_the_script(
             f"#!/bin/bash\n{srun}{launcher} --nproc-per-node 1 train.py\n", "a", OURS
         ).text.splitlines()
         ours = "'/our own/bin/python' -I -m hpc_elastic"
-        run = f"{before[0] if before else ''}env PYTHON_EXEC={python} {ours} run --run-dir {PLACE} --nproc-per-node 1 train.py"
+        environment = before[0] if before else ""
+        run = (
+            f"{environment}env PYTHON_EXEC={python} {ours} run --run-dir {PLACE} --nproc-per-node 1 train.py"
+        )
         assert [run] == [line[line.index("--no-kill ") + 10 :] for line in lines if " --ntasks" in line]
         assert lines[-1].startswith(f"{ours} finish --run-dir ")
 
@@ -517,7 +521,7 @@ def test_torchrun_in_a_shell_of_a_container_leaves_its_flags_to_the_agent() -> N
         (
             "--nodes=2",
             "srun --ntasks-per-node=2 --gpus-per-task=1 -c 4 python train.py",
-            '--nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node=2 --virtual-local-rank --no-python python train.py',
+            "--nproc-per-node=2 --virtual-local-rank --no-python python train.py",
         ),
         (
             "--gres=gpu:1",
@@ -595,7 +599,7 @@ def test_a_launcher_of_several_nodes_gets_their_number_from_slurm() -> None:
         ("docker run img torchrun a.py", "container of `docker`"),
         (
             "apptainer exec --cleanenv img torchrun a.py",
-            "has --cleanenv, which keeps from workers who they are",
+            "has --cleanenv, which hides the ranks from workers",
         ),
         ("srun --container-image=a.sqsh torchrun a.py", "cannot see whether the image has Python 3.10"),
         ('ARGS=(--container-image a.sqsh)\nsrun "${ARGS[@]}" torchrun a.py', "cannot see whether the image"),

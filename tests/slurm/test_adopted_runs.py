@@ -37,39 +37,57 @@ if os.path.exists("start.0.0") and not done.startswith("0."):
     sys.exit(0)
 time.sleep(600)  # nothing ends it but the preemption
 """
+TASKS = """
+#SBATCH --nodes=2 --ntasks-per-node=2 --gpus-per-task=1
+srun --cpu-bind=none python3 -u train.py 'a b'
+"""
+TRAP = """
+#SBATCH --gres=gpu:1 --signal=B:USR1@60
+again() {
+  kill -USR1 $PID
+  wait $PID
+  scontrol requeue $SLURM_JOB_ID
+}
+trap again USR1
+python3 train.py 'a b' --on-signal &
+PID=$!
+wait $PID
+"""
+VARIABLE = """
+export L='python3 -m torch.distributed.run \\
+  --nproc-per-node=2'
+S='--kill-on-bad-exit=1 --wait=60'
+srun $S bash -c "$L train.py 'a b'"
+"""
+BRANCHES = """
+set -e
+if [ $SLURM_NNODES -gt 1 ]; then
+  srun torchrun --nnodes=2 train.py
+else
+  torchrun --nproc-per-node=2 train.py 'a b' && echo well
+fi
+"""
 CLASSES = {  # the script, and how many workers it has
     "torchrun": ("#SBATCH --nodes=2\nsrun torchrun --nnodes=2 --nproc-per-node=2 train.py 'a b'", 4),
     "python -m": ("python3 -m torch.distributed.run --nproc-per-node=2 train.py 'a b' 2>&1 | tee log", 2),
-    "tasks": (
-        "#SBATCH --nodes=2 --ntasks-per-node=2 --gpus-per-task=1\nsrun --cpu-bind=none python3 -u train.py 'a b'",
-        4,
-    ),
-    "one GPU and a trap": (
-        "#SBATCH --gres=gpu:1 --signal=B:USR1@60\n"
-        "again() {\n  kill -USR1 $PID\n  wait $PID\n  scontrol requeue $SLURM_JOB_ID\n}\n"
-        "trap again USR1\npython3 train.py 'a b' --on-signal &\nPID=$!\nwait $PID",
-        1,
-    ),
-    "a variable": (
-        "export L='python3 -m torch.distributed.run \\\n --nproc-per-node=2'\nS='--kill-on-bad-exit=1 --wait=60'\n"
-        "srun $S bash -c \"$L train.py 'a b'\"",
-        2,
-    ),
+    "tasks": (TASKS, 4),
+    "one GPU and a trap": (TRAP, 1),
+    "a variable": (VARIABLE, 2),
     "an array of words": ("C=(torchrun --nproc-per-node=2\n train.py 'a b')\n\"${C[@]}\"", 2),
     "quotes": ("srun bash -c 'cd . && A=1 torchrun --nproc-per-node=2 train.py \"a b\"'", 2),
     "a function": (
         "go() {\n  torchrun --nproc-per-node=$1 train.py 'a b'\n}\nif go 2; then echo well; fi",
         2,
     ),
-    "branches": (
-        "set -e\nif [ $SLURM_NNODES -gt 1 ]; then\n  srun torchrun --nnodes=2 train.py\nelse\n"
-        "  torchrun --nproc-per-node=2 train.py 'a b' && echo well\nfi",
-        2,
-    ),
+    "branches": (BRANCHES, 2),
     "one pass": ("for seed in 1; do torchrun --nproc-per-node=2 train.py 'a b'; done", 2),
     "background": ("torchrun --nproc-per-node=2 train.py 'a b' &\nwait", 2),
     "exec": ("exec srun torchrun --nproc-per-node=2 train.py 'a b'", 2),
     "a container": ("singularity exec --nv \"my image\" torchrun --nproc-per-node=2 train.py 'a b'", 2),
+    "a shell in a container": (
+        'singularity exec --nv "my image" bash -c "cd . && torchrun --nproc-per-node=2 train.py \'a b\'"',
+        2,
+    ),
     "accelerate": (
         "accelerate launch --num_processes 2 --mixed_precision bf16 --main_process_port 0 train.py 'a b'",
         2,

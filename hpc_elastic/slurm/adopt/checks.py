@@ -1,4 +1,4 @@
-"""Whether a changed job script would do what the script does now; otherwise the true reason. Pure."""
+"""Whether a changed job script would do the same as now; otherwise the true reason. Pure."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class AgentPlan(NamedTuple):
         nnodes: for ``--nnodes``; empty: as the launcher's own flags say.
         workers: for ``--nproc-per-node``; empty as well.
         flags: further flags of an agent.
-        notes: what the user is to know, with the reason.
+        notes: facts for the user, each with its reason.
         environment: assignments for the workers.
         script: the training script and all behind it, where the words ahead of it change; else empty.
     """
@@ -93,7 +93,7 @@ def plan_of(
 
 
 def _check_around(script: JobText, launch: LaunchLine, facts: AskedOptions, traps: OwnTraps) -> None:
-    """Refuse what holds for each launcher: other starters, containers, traps and requeues."""
+    """Check the surroundings of any launcher: other starters, containers, traps and requeues."""
     elsewhere = next(requeues_elsewhere(script, traps), None)
     trouble = (
         _starter(launch)
@@ -143,7 +143,7 @@ def _container(launch: LaunchLine) -> str:
         return f"{_what(launch)} is in a container whose words have single quotes"
     clean = _CLEAN.search(_outside_shell(launch.options[inside.end() :]))
     if clean is not None:
-        return f"the container of line {launch.number} has {clean[1]}, which keeps from workers who they are"
+        return f"the container of line {launch.number} has {clean[1]}, which hides the ranks from workers"
     return ""
 
 
@@ -341,7 +341,9 @@ def _nodes_of_launcher(
             raise NotShownError(f"adopt cannot see that srun starts {what} once on each node")
     many = int(nodes) if nodes.isdecimal() else None if nodes else 1
     if many == 1 and asked != 1:
-        raise NotShownError(f"{what} uses one of {asked or 'the'} nodes; adopt cannot see what others do")
+        raise NotShownError(
+            f"{what} uses one of {asked or 'the'} nodes; adopt does not know the use of the others"
+        )
     if launch.kind is Kind.DEEPSPEED and many != 1:
         raise NotShownError(f"{what} starts its workers on other nodes by ssh")
     if asked is None or many not in (None, asked):
@@ -402,7 +404,7 @@ def _checked_tasks(script: JobText, launch: LaunchLine, facts: AskedOptions, wha
     options, _ = split_options(launch.options) if launch.has_srun else ("", launch.options)
     each, nodes = _tasks_of(options, facts), _nodes_of(options, facts)
     if not launch.has_srun and nodes == 1:
-        each = 1  # it runs once, whatever the number of tasks that the job asks for
+        each = 1  # without srun the program runs once, for any number of tasks
     if re.search(r"<(?!<)", launch.tail):
         raise NotShownError(f"{what} reads its input from the script, which workers do not have")
     if _MPI.search(f"{_spoken(script)} {launch.options}"):
@@ -415,7 +417,7 @@ def _checked_tasks(script: JobText, launch: LaunchLine, facts: AskedOptions, wha
 
 
 def _check_one_gpu(what: str, facts: AskedOptions) -> None:
-    """Refuse a single process unless it has one GPU: as one worker of one it does what it does now."""
+    """Refuse a single process unless it has one GPU: then it does the same as one worker of one."""
     if facts.gpus == 1:
         return
     if facts.gpus is None:
@@ -430,7 +432,7 @@ def _check_one_gpu(what: str, facts: AskedOptions) -> None:
 
 
 def _check_ranks(what: str, text: str | None) -> None:
-    """Refuse a program of several tasks unless it learns its rank from what workers have.
+    """Refuse a program of several tasks unless it learns its rank from variables that workers have.
 
     Args:
         what: the program.

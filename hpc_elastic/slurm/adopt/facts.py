@@ -1,4 +1,4 @@
-"""What the text of a job script tells about its job: nodes, tasks, GPUs, traps, values of variables. Pure."""
+"""The facts that the text of a job script tells: nodes, tasks, GPUs, traps, values of variables. Pure."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class AskedOptions(NamedTuple):
 
 
 def facts_of(option_lines: Iterable[str]) -> AskedOptions:
-    """Return what the ``#SBATCH`` lines of a script tell that sbatch reads."""
+    """Return the facts in the ``#SBATCH`` lines of a script that sbatch reads."""
     given = tuple(options_in(option_lines))
     known = dict(given)
     nodes, tasks = _whole(known.get("nodes")), _whole(known.get("ntasks"))
@@ -166,7 +166,7 @@ class OwnTraps(NamedTuple):
         places: of the commands that set them.
         handlers: the names of the functions that they call.
         signal: that they send to the program; empty for none.
-        trouble: what one of them does that an agent cannot do; empty if there is nothing.
+        trouble: the command of one of them that an agent cannot run; empty without one.
     """
 
     places: tuple[int, ...]
@@ -176,7 +176,7 @@ class OwnTraps(NamedTuple):
 
 
 def own_traps(script: JobText) -> OwnTraps:
-    """Return what the traps of a script do at the signals that agents are to hear."""
+    """Return the traps of a script at the signals that agents are to hear."""
     places, handlers, signal, trouble = [], [], "", ""
     for place, part in enumerate(script.commands):
         trap = trap_of(_without_keywords(script, place))

@@ -182,7 +182,7 @@ class LaunchLine(NamedTuple):
         quote: in which the launcher stands, behind ``bash -c``; empty for none.
         needs_exec: other commands stand before it in those quotes.
         tail: the words behind the launcher, up to the end of the pipeline.
-        operator, behind: what follows it in its line.
+        operator, behind: the operator and the words behind it in its line.
         is_piped: its output goes to another command.
         place_in_pipe: how many commands stand before it in the pipe.
         is_nested: whether it stands in a block, which may not be gone through.
@@ -232,7 +232,7 @@ class _Found(NamedTuple):
 
 
 class _VariableUse(NamedTuple):
-    """A command that starts what is kept in variables."""
+    """A command that starts the words that variables hold."""
 
     place: int
     start: int
@@ -275,7 +275,7 @@ def find_launches(script: JobText) -> list[LaunchLine]:
 
 
 def find_kind(text: str) -> str:
-    """Return what a script starts, as people call it; also where that is not started in a known form.
+    """Return the kind of a script's launcher, as people call it; also where its form is not known.
 
     Args:
         text: of the script.
@@ -336,7 +336,7 @@ def _trains(found: re.Match[str], mark: str, begin: int) -> bool:
 
 
 class _NamedIn(NamedTuple):
-    """Where a launcher is named: the obstacle to starting it there, and what is around it, as in `_Found`."""
+    """Where a launcher is named: the obstacle to starting it there, and its surroundings, as in `_Found`."""
 
     trouble: str = ""
     variable: str = ""
@@ -431,7 +431,7 @@ def _not_started(script: JobText, named: list[_Found]) -> NotShownError:
 def _starts_of(
     script: JobText, kept: Sequence[_Found]
 ) -> list[tuple[_VariableUse, tuple[str, ...], tuple[Edit, ...]]]:
-    """Return the commands that start what is kept in variables, with their names and the words in them."""
+    """Return the commands that start the words of variables, with the names and the words."""
     if not kept:
         return []
     names = {found.variable for found in kept}
@@ -468,7 +468,7 @@ def _uses(script: JobText, names: set[str]) -> Iterator[_VariableUse]:
 
 
 def _use_at(script: JobText, place: int, begin: int, found: re.Match[str]) -> Iterator[_VariableUse]:
-    """Yield the use of a variable if the command starts what is in it."""
+    """Yield the use of a variable if the command starts its words."""
     start = _START.match(script.code, begin, found.start())
     before = script.text[start.end() if start else begin : found.start()].replace("\\\n", "  ")
     if before.split()[:1] and before.split()[0] in _TALKS:

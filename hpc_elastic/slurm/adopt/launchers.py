@@ -12,7 +12,9 @@ _WORD = re.compile(
     re.DOTALL,
 )
 _NOT_NEEDED = ""  # each round has addresses and ports of its own
-_OF_ACCELERATE: Mapping[str, str | None] = {  # what a flag is for an agent; None: it takes no value there
+_OF_ACCELERATE: Mapping[
+    str, str | None
+] = {  # the meaning of a flag for an agent; None: a flag without a value
     "num-processes": "workers",
     "num-machines": "nodes",
     "machine-rank": "rank",
@@ -74,7 +76,7 @@ class Translated(NamedTuple):
         flags: of the agent.
         environment: assignments for the workers.
         script: the words of the training script, and all behind them.
-        has_local_rank: the script is told its local rank by a flag.
+        has_local_rank: whether the launcher gives the script a flag with its local rank.
     """
 
     workers: str

@@ -1,8 +1,8 @@
 """A job script of the user's own, changed so that its run survives the faults of the cluster. Pure.
 
 The script stays the user's: only the command that starts its training changes, and the options for Slurm.
-A script whose launcher is started by srun on each node keeps its srun. What cannot be shown to be right is
-not changed; a draft says what is left to do.
+A script whose launcher is started by srun on each node keeps its srun. Where the result cannot be shown to be
+right, nothing is changed; a draft marks the places that are left.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ def _changed(text: str, job: _Job, launches: list[LaunchLine], plans: list[Agent
 def _with_tail(
     plain: str, edits: Sequence[Edit], traps: Sequence[Edit], launch: LaunchLine, known: _Strict
 ) -> tuple[str, list[Change]]:
-    """Return a script whose one training stands in no block, with what follows it."""
+    """Return a script whose one training stands in no block, with the lines behind it."""
     main, *others = edits
     before = _applied(plain[: main.start], [one for one in (*others, *traps) if one.end <= main.start])
     later = [one for one in traps if one.start >= main.end]
@@ -418,7 +418,7 @@ def _flags_in_variable(job: _Job, plan: AgentPlan, before: str, what: str) -> st
 
 
 def _without_traps(job: _Job, edits: Sequence[Edit]) -> tuple[list[Edit], list[Change]]:
-    """Return what takes the script's own traps out, which would bring the job back, too."""
+    """Return the changes that take the script's own traps out, which would bring the job back, too."""
     found, changes = [], []
     script = job.script
     for place in job.traps.places:
@@ -858,7 +858,7 @@ def _draft(reason: str, job: _Job, number: int) -> str:
             f"# {reason}.",
             f"echo 'take this line out when each place with {_LEFT} is done' >&2; exit 64  # {_LEFT}",
             "",
-            f"# {_LEFT}: the lines of the script ahead of line {number}; keep what sets the environment up.",
+            f"# {_LEFT}: the lines of the script ahead of line {number}; keep those for the environment.",
             *(f"# {line}" for line in setup),
             "",
             f"trap : {_ALL_SIGNALS}",

@@ -16,7 +16,7 @@ _NOTHING = ("", ":", "true")
 
 
 class Trap(NamedTuple):
-    """What a shell does at some signals.
+    """The commands that a shell runs at some signals.
 
     Attributes:
         action: the commands, without their quotes.

@@ -86,7 +86,7 @@ def _of_options(
 
 
 def _of_signal(line: int, value: str, commands: list[ScriptCommand]) -> Iterator[LintFinding]:
-    """Yield what is wrong with the warning that a script asks for: nobody hears it."""
+    """Yield the finding about a warning that a script asks for and no program hears."""
     signal = re.match(r"(?:([RB]{1,2}):)?(\w+)", value)
     has_srun = any(one.starts_srun for one in commands)
     if signal is None:

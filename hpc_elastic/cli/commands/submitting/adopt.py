@@ -107,7 +107,7 @@ def _ours() -> tuple[str, ...]:
 
 
 def _program_beside(script: str) -> Program:
-    """Return what reads a program that a script names: below the working directory, or beside the script."""
+    """Return a reader of programs that a script names: below the working directory, or beside the script."""
 
     def read(word: str) -> str | None:
         if re.search(r"[$`*?]", word):
