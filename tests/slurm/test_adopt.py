@@ -672,7 +672,7 @@ def test_a_training_in_another_shape_runs(tmp_path: Path, command: str) -> None:
     """With stand-ins for srun and our commands: one agent with the user's words, then finish decides."""
     for name, body in {
         "srun": 'while [ "${1#-}" != "$1" ]; do shift; done; "$@"',
-        "hpc-elastic": 'printf "%s|" "$@" "dir=$PET_RUN_DIR" >> told; echo >> told; [ "$1" = run ] || exit 75',
+        "hpc-elastic": 'printf "%s|" "$@" "dir=$PET_RUN_DIR" >> told; echo >> told; [ $1 = run ] || exit 75',
     }.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
         (tmp_path / name).chmod(0o755)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal as signals
 from collections.abc import Iterable, Iterator
 
 from hpc_elastic.named_tuple import NamedTuple
@@ -11,7 +10,8 @@ from hpc_elastic.named_tuple import NamedTuple
 _TRAP = re.compile(
     r"\s*trap\s+(?:--\s+)?(\"(?:\\.|[^\"\\])*\"|'[^']*'|[^\s\"']+)((?:\s+[\w]+)+)\s*(?:#.*)?\Z", re.DOTALL
 )
-_BY_NUMBER = {str(int(one)): one.name.removeprefix("SIG") for one in signals.Signals}
+_NAMES = {1: "HUP", 2: "INT", 3: "QUIT", 6: "ABRT", 9: "KILL", 10: "USR1", 12: "USR2", 15: "TERM", 24: "XCPU"}
+_BY_NUMBER = {str(number): name for number, name in _NAMES.items()}  # of Linux on x86 and ARM
 _NOTHING = ("", ":", "true")
 
 
