@@ -21,7 +21,7 @@ from hpc_elastic.report.causes_text import job_code_text
 from hpc_elastic.report.log_files import srun_said
 from hpc_elastic.settings import values
 from hpc_elastic.settings.table import JOB
-from hpc_elastic.slurm.adopt import launch, script
+from hpc_elastic.slurm.adopt import script
 from hpc_elastic.slurm.client import answers, deadlines, job_standing, parse
 from hpc_elastic.slurm.end import history
 from hpc_elastic.slurm.job import own_script, shell_text
@@ -116,7 +116,6 @@ def _adopt(text: str) -> None:
     code = shell_text.code_of(text)
     expect(len(code) == len(text), "the code is not as long as the script")
     shell_text.open_blocks(code, shell_text.parts(code))
-    launch.find_kind(text)
     with allowed(InputError):
         script.adopt(text, "job.sh")
 
