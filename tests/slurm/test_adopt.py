@@ -501,6 +501,7 @@ def test_torchrun_in_a_shell_of_a_container_leaves_its_flags_to_the_agent() -> N
         f"hpc-elastic run --run-dir {PLACE} --nproc_per_node=2 --no-python apptainer exec --nv a.sif bash -c"
     )
     assert f'{run} "\n  cd x &&\n  exec python3 -u train.py a;\n"\n' in done
+    assert "srun --nodes=1 --ntasks=1 " in changed(f"#!/bin/bash\n#SBATCH --nodes=4\n{words}\n")
 
 
 @pytest.mark.parametrize(

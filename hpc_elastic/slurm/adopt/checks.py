@@ -188,23 +188,29 @@ def _of_torchrun(script: JobText, launch: LaunchLine, facts: AskedOptions) -> Ag
             "version of torch in the container"
         )
     _check_tasks(launch, facts, words, values)
-    if inside is not None and launch.quote:
-        return _in_shell_of_container(launch, what)
     workers = flag(words, "nproc-per-node")
     environment = () if workers is not None else ("PET_NPROC_PER_NODE=${PET_NPROC_PER_NODE:-1}",)
+    plan = _on_its_nodes(launch, many, asked)._replace(environment=environment)
+    return _in_shell_of_container(launch, what, plan) if inside is not None and launch.quote else plan
+
+
+def _on_its_nodes(launch: LaunchLine, many: int | None, asked: int | None) -> AgentPlan:
+    """Return the plan for as many nodes as torchrun uses.
+
+    Raises:
+        NotShownError: it is for one node, and srun starts it on several.
+    """
     if many != 1 or (asked == 1 and launch.has_srun):
-        return AgentPlan(environment=environment)
+        return AgentPlan()
     if launch.has_srun:
         if asked is not None:
             raise NotShownError(
-                f"{what} is for one node, and srun starts it on each of {asked}: as many trainings"
+                f"torchrun in line {launch.number} is for one node, and srun starts it on each of {asked}: as "
+                "many trainings"
             )
-        return AgentPlan(environment=environment)
-    notes = []
-    if asked is not None and asked > 1:
-        others = f"torchrun uses one node; the other {asked - 1} of the job stand by unused, as before"
-        notes.append(("--nodes=1", others))
-    return AgentPlan("1", notes=tuple(notes), environment=environment)
+        return AgentPlan()
+    others = f"torchrun uses one node; the other {(asked or 1) - 1} of the job stand by unused, as before"
+    return AgentPlan("1", notes=(("--nodes=1", others),) if asked is not None and asked > 1 else ())
 
 
 def _check_nodes(launch: LaunchLine, words: str, values: dict[str, str], asked: int | None) -> int | None:
@@ -242,7 +248,7 @@ def _hides_flags(words: str) -> bool:
     return False
 
 
-def _in_shell_of_container(launch: LaunchLine, what: str) -> AgentPlan:
+def _in_shell_of_container(launch: LaunchLine, what: str, plan: AgentPlan) -> AgentPlan:
     """Return the plan for torchrun in the words of a shell in a container: its flags go to the agent."""
     try:
         flags, script = of_torchrun(launch.tail)
@@ -253,7 +259,7 @@ def _in_shell_of_container(launch: LaunchLine, what: str) -> AgentPlan:
             f"{what} is in the words of a shell within a container, and its flags have variables"
         )
     flags += "" if flag(flags, "nproc-per-node") else " --nproc-per-node=1"
-    return AgentPlan(flags=(flags,), script=script)
+    return plan._replace(flags=(flags,), script=script, environment=())
 
 
 def _asked_nodes(launch: LaunchLine, facts: AskedOptions, values: dict[str, str]) -> int | None:
