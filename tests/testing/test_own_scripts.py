@@ -34,7 +34,8 @@ def test_a_script_gets_what_sbatch_would_give_it(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arguments, directory, name, interpreter's argument, input and output are those of the script alone."""
-    monkeypatch.delenv("HPC_ELASTIC_NO_SKIP", raising=False)  # the job inherits it, as sbatch has it
+    for name in ("HPC_ELASTIC_NO_SKIP", "HPC_ELASTIC_SITE_CONFIG"):  # the job inherits it, as sbatch has it
+        monkeypatch.delenv(name, raising=False)
     body = 'cat; echo "own $#:$1:$2:$PWD:$SLURM_JOB_NAME:${!HPC_ELASTIC_*}"; echo "own ${0##*/}"\n'
     (cluster.shared / "input").write_text("own input\n")
     run = submit_own(cluster, body, header=f"--input={cluster.shared}/input", arguments=("a b", "--time"))
