@@ -85,6 +85,7 @@ def test_stop_ends_all_tasks(cluster: FakeCluster) -> None:
         assert ending is not None
         assert ending.decision is Decision.STOPPED
     array.wait_gone()
+    assert "the tasks of the array are stopped" in told
     assert not (Path(array.directory) / "tasks" / "2").exists(), told
 
 

@@ -182,8 +182,9 @@ class EndRun:
                 silent = self._silent_text()
                 self._end(Decision.STOPPED, ExitCode.OK, silent or self._without_workers())
                 why = silent or "no workers run"
-                self._say(f"{why}, so there is nothing to save and the run is stopped as it is")
                 is_array = is_array_of_script(self._run.paths)
+                as_it_is = f"{why}, so there is nothing to save and the run is stopped as it is"
+                self._say("the tasks of the array are stopped" if is_array else as_it_is)
                 leaves_alone = not (self._log.state.drained or was_held or silent or is_array)
                 self._cancel_job(only_waiting=leaves_alone)
 
