@@ -204,9 +204,9 @@ def _on_its_nodes(launch: LaunchLine, many: int | None, asked: int | None) -> Ag
         return AgentPlan()
     if launch.has_srun:
         if asked is not None:
+            what = f"torchrun in line {launch.number}"
             raise NotShownError(
-                f"torchrun in line {launch.number} is for one node, and srun starts it on each of {asked}: as "
-                "many trainings"
+                f"{what} is for one node, and srun starts it on each of {asked}: as many trainings"
             )
         return AgentPlan()
     others = f"torchrun uses one node; the other {(asked or 1) - 1} of the job stand by unused, as before"

@@ -27,7 +27,7 @@ _TO_BE_SIGNALLED = (
 _HAS_STEPS = re.compile(r"(?<![\w-])(?:mpirun|mpiexec(?:\.hydra)?|hpc-elastic|ray|parallel)(?![\w-])")
 _WAITS = re.compile(r"\s*(?:(?:do|then|else|while|until)\s+)?wait(?![\w-])")
 _LOOPS = re.compile(r"\s*(?:while|until)\s")
-_FINISHES = re.compile(r"(?<![\w-])finish(?![\w-])")
+_FINISHES = re.compile(r"(?<![\w-])(?:_he_)?finish(?:_srun)?(?![\w-])")  # in our own scripts, too
 
 
 def script_findings(
