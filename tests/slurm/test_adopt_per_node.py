@@ -71,6 +71,12 @@ def test_a_script_that_starts_srun_is_a_job_script() -> None:
         adopt_per_node("srun torchrun train.py\n", "node.sh")
 
 
+def test_a_script_without_a_launcher_is_refused() -> None:
+    """As by the command for job scripts."""
+    with pytest.raises(InputError, match="no line of the script starts torchrun"):
+        adopt_per_node("hostname\n", "node.sh")
+
+
 def test_the_command_tells_what_the_job_script_is_to_have(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

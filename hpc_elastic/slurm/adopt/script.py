@@ -785,8 +785,15 @@ def adopt_per_node(text: str, name: str, ours: Sequence[str] = ("hpc-elastic",))
         InputError: as `adopt`, or the script starts srun itself.
     """
     job, _ = _job_of(text, name, ours)
-    plain = job.script.text
-    launches = find_launches(job.script)
+    try:
+        return _changed_per_node(job, find_launches(job.script))
+    except NotShownError as error:
+        raise InputError(str(error), where=name, fix="change the script by hand") from None
+
+
+def _changed_per_node(job: _Job, launches: list[LaunchLine]) -> Adopted:
+    """Return a script that srun runs on each node, with our agent in the place of torchrun."""
+    plain, name = job.script.text, job.script.name
     line = launches[0]
     what = f"{line.kind.value} in line {line.number}"
     if line.has_srun:
