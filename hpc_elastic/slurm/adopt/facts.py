@@ -225,8 +225,13 @@ def _commands_in(text: str) -> Iterator[str]:
 
 def _body_of(script: JobText, name: str) -> str | None:
     """Return the text of a function; None if there is none of this name."""
+    word = re.escape(name)
+    named = re.search(rf"(?:(?<![\w-])function\s+{word}(?![\w-])|(?<![\w-]){word}\s*\(\s*\))", script.text)
+    if named is None:
+        return None
     begin = end = None
-    for place in range(len(script.commands)):
+    first = next(at for at, part in enumerate(script.commands) if part.end >= named.start())
+    for place in range(first, len(script.commands)):
         inside = any(one.name == name for one in open_blocks(script.code, script.commands[: place + 1]))
         if inside and begin is None:
             begin = script.commands[place].start
