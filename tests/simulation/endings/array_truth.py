@@ -27,7 +27,7 @@ from hpc_elastic.record.journal import (
     TaskStopped,
 )
 from tests.simulation.broken import BrokenError
-from tests.simulation.endings.truth import _BY_BUDGET, _CAUSE, _GOES_ON, _ONCE, Truth
+from tests.simulation.endings.truth import BY_BUDGET, GOES_ON, ONCE, TRUE_CAUSE, WITHIN_BUDGET, Truth
 
 if TYPE_CHECKING:
     from tests.simulation.endings.array import ArrayEndings
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _ALONE = "finish of one task concerns that task alone"
 _LEASE_S = 12.0  # after which others may have given an agent up that is out of reach [s]
-_BUDGET = "a budget of N allows N"
 _SIGNALLED = (Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.REQUEUE, Cause.CANCEL)
 
 
@@ -107,7 +106,7 @@ class ArrayTruth(Truth):
         self._round = self._drain = self._last = None
         if held is None or held.decision is not Decision.HELD:
             return
-        cause = _BY_BUDGET.get(held.budget) if held.budget is not None else None
+        cause = BY_BUDGET.get(held.budget) if held.budget is not None else None
         if cause is None:
             self.requeues = 0
         else:
@@ -125,10 +124,10 @@ class ArrayTruth(Truth):
         if start is None:
             return
         if entry.cause not in start.causes | self._guesses(start) | {Cause.MEMBERSHIP}:
-            raise BrokenError(_CAUSE, f"{start.name} left for {sorted(start.causes)}, not {entry.cause}")
+            raise BrokenError(TRUE_CAUSE, f"{start.name} left for {sorted(start.causes)}, not {entry.cause}")
         members = set() if self._round is None else {one.node_id for one in self._round.members}
         if entry.node_id in self._left:
-            raise BrokenError(_ONCE, f"{start.name} has left twice")
+            raise BrokenError(ONCE, f"{start.name} has left twice")
         self._left.add(entry.node_id)
         if entry.node_id in members and (self._drain is None or members <= self._left):
             self._over(self._drain or entry.cause)
@@ -147,7 +146,7 @@ class ArrayTruth(Truth):
     def _round_ended(self, entry: RoundEnded) -> None:
         formed = self._round
         if formed is None or formed.number != entry.number:
-            raise BrokenError(_ONCE, f"{entry} ends no round that runs")
+            raise BrokenError(ONCE, f"{entry} ends no round that runs")
         for name in entry.nodes:
             self._blamed(entry, name, [one.node_id for one in formed.members if one.node == name])
         self._over(entry.cause)
@@ -157,11 +156,11 @@ class ArrayTruth(Truth):
         starts = {agent: start for agent in agents if (start := self._start_of(agent)) is not None}
         is_lost = any(self._may_be_lost(start, agent) for agent, start in starts.items())
         if starts and entry.cause is Cause.NODE_LOSS and not is_lost:
-            raise BrokenError(_CAUSE, f"{name} is not lost: {entry}")
+            raise BrokenError(TRUE_CAUSE, f"{name} is not lost: {entry}")
         causes = {cause for start in starts.values() for cause in start.causes | self._guesses(start)}
         is_asked = entry.cause in _SIGNALLED and not self._for_budget
         if starts and is_asked and entry.cause not in causes:
-            raise BrokenError(_CAUSE, f"{name} had {sorted(causes)}, not {entry.cause}")
+            raise BrokenError(TRUE_CAUSE, f"{name} had {sorted(causes)}, not {entry.cause}")
 
     def _may_be_lost(self, start: JobStart, node_id: str) -> bool:
         """Tell whether others may take an agent of a start for lost."""
@@ -185,7 +184,7 @@ class ArrayTruth(Truth):
     # budgets
 
     def _exceeded(self) -> list[Cause]:
-        bounds = ((cause, self.run.budgets.of(cause)) for cause in _BY_BUDGET.values())
+        bounds = ((cause, self.run.budgets.of(cause)) for cause in BY_BUDGET.values())
         return [cause for cause, bound in bounds if bound is not None and self.used[cause] > bound[0]]
 
     def job_begins(self, start: JobStart) -> None:
@@ -201,11 +200,11 @@ class ArrayTruth(Truth):
             return  # agents of a run that is held, or over, begin nothing
         if start.is_over_budget and self._exceeded():  # type: ignore[attr-defined]
             raise BrokenError(
-                _BUDGET, f"{start.name} begins after more than the budget of {self._exceeded()}"
+                WITHIN_BUDGET, f"{start.name} begins after more than the budget of {self._exceeded()}"
             )
         most = self.run.budgets.max_requeues + sum(one.held for one in self.run.starts_of(start.job.ref))
         if start.restart > most:
-            raise BrokenError(_BUDGET, f"{start.name} begins, and it may be requeued {most} times")
+            raise BrokenError(WITHIN_BUDGET, f"{start.name} begins, and it may be requeued {most} times")
         self._is_charged(start)
 
     def _is_charged(self, start: JobStart) -> None:
@@ -216,16 +215,18 @@ class ArrayTruth(Truth):
             known = start_of(one.node_id)
             is_older = known is not None and known.task == start.job.ref and known.restart < start.restart
             if is_older and one.node_id not in self._left:
-                raise BrokenError(_ONCE, f"{start.name} begins, and the round runs with {one.node_id}")
+                raise BrokenError(ONCE, f"{start.name} begins, and the round runs with {one.node_id}")
 
     def _run_ended(self, entry: RunEnded) -> None:
         self.ending = entry
-        cause = None if entry.budget is None else _BY_BUDGET.get(entry.budget)
+        cause = None if entry.budget is None else BY_BUDGET.get(entry.budget)
         bound = None if cause is None else self.run.budgets.of(cause)
         if cause is not None and bound is not None and self.used[cause] <= bound[0]:
-            raise BrokenError(_BUDGET, f"held after {self.used[cause]} times {cause.value}, of {bound[0]}")
+            raise BrokenError(
+                WITHIN_BUDGET, f"held after {self.used[cause]} times {cause.value}, of {bound[0]}"
+            )
         if entry.budget is Budget.REQUEUES and self.requeues < self.run.budgets.max_requeues:
-            raise BrokenError(_BUDGET, f"held after {self.requeues} requeues")
+            raise BrokenError(WITHIN_BUDGET, f"held after {self.requeues} requeues")
 
     # Slurm
 
@@ -243,4 +244,4 @@ class ArrayTruth(Truth):
             last = self.run.starts_of(job.ref)[-1]
             is_left = job.is_over and job.cancelled_at is None and job.ref not in self.given_up
             if is_left and job.may_requeue and not last.is_disturbed:
-                raise BrokenError(_GOES_ON, f"task {job.ref} is {job.word}, and no process was killed")
+                raise BrokenError(GOES_ON, f"task {job.ref} is {job.word}, and no process was killed")

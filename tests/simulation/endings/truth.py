@@ -36,17 +36,17 @@ LOST_AGAIN = 2  # starts whose record names a node
 GRACE_SEEN_S = (
     1.0  # so long after its begin a script can know of a grace [s]: longer than a question to Slurm
 )
-_ONCE = "each start is counted once"
-_CAUSE = "under its cause"
+ONCE = "each start is counted once"
+TRUE_CAUSE = "under its cause"
 _REFUSED = "no refused job changes the run"
 _GRACE = "no start begins in a grace"
-_BUDGET = "a budget of N allows N"
+WITHIN_BUDGET = "a budget of N allows N"
 _CANCELLED = "a cancelled job stays away"
 _WHOLE = (None, Budget.REQUEUES, Budget.STARTS_WITHOUT_SAVE)  # a release from these gives all requeues back
 _LEFT_OUT = "a node that is lost again is left out"
-_GOES_ON = "a run that may go on does"
+GOES_ON = "a run that may go on does"
 _STOPPED = "a run that its user stops begins no more"
-_BY_BUDGET = {
+BY_BUDGET = {
     Budget.NODE_LOSSES: Cause.NODE_LOSS,
     Budget.PREEMPTIONS: Cause.PREEMPTION,
     Budget.TIME_LIMITS: Cause.TIME_LIMIT,
@@ -150,12 +150,12 @@ class Truth:
         counted = self.counted.setdefault(key, [])
         counted.append(entry.cause)
         if len(counted) > 1:
-            raise BrokenError(_ONCE, f"start {key} is counted for {counted}")
+            raise BrokenError(ONCE, f"start {key} is counted for {counted}")
         start = next(one for one in self.run.starts_of(self.owner) if one.key == key)
         if entry.cause not in start.causes | self._guesses(start):
-            raise BrokenError(_CAUSE, f"{start.name} ended for {sorted(start.causes)}, not {entry.cause}")
+            raise BrokenError(TRUE_CAUSE, f"{start.name} ended for {sorted(start.causes)}, not {entry.cause}")
         if entry.nodes and not set(entry.nodes) <= set(start.nodes):
-            raise BrokenError(_CAUSE, f"{entry.nodes} were none of its nodes")
+            raise BrokenError(TRUE_CAUSE, f"{entry.nodes} were none of its nodes")
         self._lost.update(entry.nodes)
 
     def _guesses(self, start: JobStart) -> set[Cause]:
@@ -187,7 +187,7 @@ class Truth:
         before = self.run.starts_of(start.job.line)[: start.index]
         for one in before:
             if not one.held and len(self._counted(one)) != 1 and not self._left_nothing(one):
-                raise BrokenError(_ONCE, f"{one.name} is not counted as start {start.index} begins")
+                raise BrokenError(ONCE, f"{one.name} is not counted as start {start.index} begins")
         self._within(start, before)
         bad = [name for name in start.nodes if self._lost[name] >= LOST_AGAIN]
         if bad and self.run.controller.away_until < 0 and not self.run.chances.chain:
@@ -206,16 +206,18 @@ class Truth:
         """Check that a start may begin after others."""
         budgets = self.run.budgets
         if (used := self._requeues(before)) > budgets.max_requeues:
-            raise BrokenError(_BUDGET, f"{start.name} begins after {used} of {budgets.max_requeues} requeues")
-        for budget, cause in _BY_BUDGET.items():
+            raise BrokenError(
+                WITHIN_BUDGET, f"{start.name} begins after {used} of {budgets.max_requeues} requeues"
+            )
+        for budget, cause in BY_BUDGET.items():
             bound = budgets.of(cause)
             own = [one for one in before if self._counted(one) == [cause] and not one.is_unfit]
             used = sum(not self._released(one, (budget, *_WHOLE)) for one in own)
             if bound is not None and used > bound[0]:
-                raise BrokenError(_BUDGET, f"{start.name} begins after {used} of {budget.value}")
+                raise BrokenError(WITHIN_BUDGET, f"{start.name} begins after {used} of {budget.value}")
         most = budgets.max_starts_without_save
         if most and (used := self._vain(start, before)) >= most:
-            raise BrokenError(_BUDGET, f"{start.name} begins after {used} starts that saved nothing")
+            raise BrokenError(WITHIN_BUDGET, f"{start.name} begins after {used} starts that saved nothing")
 
     def _requeues(self, before: list[JobStart], *, most: bool = False) -> int:
         """Return how many starts count as requeues; a release gives those back that its budget has counted.
@@ -227,7 +229,7 @@ class Truth:
         used = 0
         for one in before:
             causes = self._counted(one)
-            own = [budget for budget, cause in _BY_BUDGET.items() if [cause] == causes and not most]
+            own = [budget for budget, cause in BY_BUDGET.items() if [cause] == causes and not most]
             used += not (one.held or self._released(one, (*own, *_WHOLE)))
         return used
 
@@ -266,15 +268,15 @@ class Truth:
         """Check that a budget for which a run is held or ended is really spent."""
         before, budgets = self.run.starts_of(start.job.line)[: start.index], self.run.budgets
         if budget is Budget.REQUEUES and (used := self._requeues(before, most=True)) < budgets.max_requeues:
-            raise BrokenError(_BUDGET, f"held after {used} of {budgets.max_requeues} requeues")
-        cause = _BY_BUDGET.get(budget)
+            raise BrokenError(WITHIN_BUDGET, f"held after {used} of {budgets.max_requeues} requeues")
+        cause = BY_BUDGET.get(budget)
         bound = None if cause is None else budgets.of(cause)
         if cause is None or bound is None:
             return
         maybe = [one for one in (*before, start) if cause in one.causes | self._guesses(one)]
         most = sum(not self._released(one, (budget,)) for one in maybe)
         if most <= bound[0]:
-            raise BrokenError(_BUDGET, f"held after {most} times {cause.value}, of {bound[0]}")
+            raise BrokenError(WITHIN_BUDGET, f"held after {most} times {cause.value}, of {bound[0]}")
 
     # Slurm
 
@@ -293,7 +295,7 @@ class Truth:
         if start.job.cancelled_at is not None:
             raise BrokenError(_CANCELLED, f"{start.name} begins")
         if self.run.budgets.max_requeues == 0 and start.restart:
-            raise BrokenError(_BUDGET, f"{start.name} begins, and it may not be requeued")
+            raise BrokenError(WITHIN_BUDGET, f"{start.name} begins, and it may not be requeued")
 
     def check_end(self) -> None:
         """Check that a run that has not ended was kept from going on."""
@@ -302,7 +304,7 @@ class Truth:
             return
         for job in jobs:
             if job.word == "CANCELLED":
-                raise BrokenError(_GOES_ON, f"job {job.ref} was taken out of the queue")
+                raise BrokenError(GOES_ON, f"job {job.ref} was taken out of the queue")
             last = self.run.starts_of(job.line)[-1]
             if job.may_requeue and not last.is_disturbed:
-                raise BrokenError(_GOES_ON, f"job {job.ref} is {job.word}, and nobody was killed")
+                raise BrokenError(GOES_ON, f"job {job.ref} is {job.word}, and nobody was killed")
