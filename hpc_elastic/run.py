@@ -85,6 +85,7 @@ def get_args_parser() -> ArgumentParser:
 
     made = torchs_parser()
     made.give_lists()
+    made.raises = True
     made.conflict_handler = "resolve"  # a program that adds a flag of its own knows nothing of ours
     made.set_defaults(**{name: value for name, value in _OF_TORCH.items() if made.get_default(name) is None})
     return made
@@ -291,7 +292,11 @@ def main(args: Sequence[str] | None = None) -> None:
     """
     from hpc_elastic.multiprocessing.errors import record  # noqa: PLC0415 - workers of --run-path import this
 
-    record(run)(parse_args(args))
+    try:
+        parsed = parse_args(args)
+    except InputError as error:
+        raise FlagError(error.message, where=error.where, fix=error.fix) from None
+    record(run)(parsed)
 
 
 def command(argv: Sequence[str]) -> int:
@@ -309,7 +314,7 @@ def command(argv: Sequence[str]) -> int:
 
     try:
         args = parse_args(argv)
-    except InputError as error:  # of a variable
+    except InputError as error:
         return _refused(error)
     is_plugins = args.rdzv_backend not in BACKENDS
     if args.run_path or is_plugins:  # scripts and handlers search for modules where those of torchrun do

@@ -13,12 +13,15 @@ from typing import Any, Final, NoReturn
 
 from hpc_elastic.argparse_util import check_env, env, value_of, variable_of
 from hpc_elastic.cli.arguments import ARGUMENTS, OPTIONS_HEADING, PROGRAM, CommandRow, Option, Word
+from hpc_elastic.errors import InputError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.settings.setting import (
     LINES,
+    LOCAL_RANKS,
     MODULES,
     NAMES,
+    STREAMS,
     SWITCH,
     TABLES,
     TEXTS,
@@ -119,6 +122,8 @@ class Parser(argparse.ArgumentParser):
         torchs: torchrun's flags: an abbreviation that is clear there is clear here.
         behind: the words behind ``--`` that the command takes apart from the others.
         line: the words that it reads.
+        raises: a wrong value of a flag that torchrun's parser takes for a text is an `InputError`, and does
+            not end the process: programs that call torchrun's `main` get an exception there, too.
         row: describes the command; None: its help is that of argparse.
         panels: more entries of the help, by headings.
         advise: returns the words to write in place of unknown ones; empty if these are not known either.
@@ -137,6 +142,7 @@ class Parser(argparse.ArgumentParser):
         self.torchs: Iterable[str] = ()
         self.behind: tuple[str, ...] = ()
         self.line: Sequence[str] = ()
+        self.raises = False
         self.row: CommandRow | None = None
         self.panels: Mapping[str, Sequence[tuple[str, str]]] = {}
         self.advise: Callable[[Slip], str] = near
@@ -256,6 +262,8 @@ class Parser(argparse.ArgumentParser):
         if not fix and action.nargs is None and action.metavar is not None:
             fix = f"write {flag} {action.metavar}; see {self.prog} --help"
         source = "" if any(_names_flag(word, names) for word in self.line) else source_of(flag)
+        if self.raises and isinstance(action.type, FlagValue) and action.type.kind in (STREAMS, LOCAL_RANKS):
+            raise InputError(error.message, where=f"{flag}{source}", fix=fix)
         self.error(f"{flag}: {error.message}{source}", fix)
 
 

@@ -133,10 +133,8 @@ def test_other_formats_are_named(name: str, capfd: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("name", "text", "fix"),
     [
-        ("job.sh", "#SBATCH -N 2\ntorchrun train.py\n", "it runs as it is: hpc-elastic submit job.sh"),
         ("job.sbatch", "python train.py\n", "it runs as it is: hpc-elastic submit job.sbatch"),
         ("job.slurm", "", "begin it with #!/bin/bash, and it runs as it is: hpc-elastic submit job.slurm"),
-        ("job", "#SBATCH -N 2\nsrun ./sim\n", "it runs as it is: hpc-elastic submit job"),
         ("go.sh", "python train.py\n", "write it after --: -- go.sh"),
         ("go", "#!/usr/bin/env python3\nimport os\n", "write it after --: -- go"),
     ],
@@ -150,6 +148,15 @@ def test_a_script_in_place_of_a_job_file_is_named(
     error = capfd.readouterr().err
     assert f"{name} is a script and not a job file" in error
     assert f"{fix}\n" in error
+
+
+def test_a_job_script_without_an_interpreter_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    """As sbatch would, with the line to write."""
+    Path("job").write_text("#SBATCH -N 2\nsrun ./sim\n")
+    assert 2 == app.run(["submit", "job"])
+    error = capfd.readouterr().err
+    assert "job:1: the job script has no first line with #! and an interpreter" in error
+    assert "fix: begin it with #!/bin/bash\n" in error
 
 
 @pytest.mark.parametrize(

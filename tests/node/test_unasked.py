@@ -100,7 +100,7 @@ def test_outside_a_job_it_is_told_in_one_line_when_the_workers_are_to_stop() -> 
     assert "a signal and hpc-elastic stop end them at once, unsaved" in said
     assert 1 == len(said.splitlines())
     told = never_ask_text(DrainTimes(unasked=Unasked(runs_on=True)), is_job=False)
-    assert told.endswith("let them run on until the time is up (docs/how-to/stopping.md)")
+    assert told.endswith("let them run on until the time is up (hpc-elastic help stopping)")
 
 
 def test_the_time_that_workers_run_on_is_told_once() -> None:

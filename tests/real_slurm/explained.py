@@ -23,6 +23,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import Cause, Decision, RoundFormed
 from hpc_elastic.report.explain.as_json import explanation_json
 from hpc_elastic.slurm.run_jobs.run_files import SlurmAnswer, read_run
+from hpc_elastic.slurm.run_jobs.script_tasks import begun_tasks
 from tests.real_slurm.jobs import USER
 from tests.real_slurm.table_of_causes import EXPLAINED, Told, ToldRun
 
@@ -74,10 +75,11 @@ def seen(root: Path) -> Seen:
 
 
 def runs_below(place: Path) -> Iterator[Path]:
-    """Yield the directories of runs that have a journal, in the order of their names."""
+    """Yield the directories of runs that have a journal, by name; of an array those of its tasks."""
     for here, folders, _ in os.walk(place):
         if "journal" in folders:
-            yield Path(here)
+            root = Path(here)
+            yield from [Path(task.root) for task in begun_tasks(RunPaths(root))] or [root]
             folders.clear()
         folders.sort()
 

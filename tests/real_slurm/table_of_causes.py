@@ -71,6 +71,11 @@ _JOB_SCRIPTS = {  # of a user's own, whose end alone is on record
     ),
     "job_scripts.a_cancelled_script_stays_cancelled": (_run(ends=_CANCELLED),),
     "job_scripts.a_trap_with_a_requeue_of_its_own_works": (_run(_stop(Cause.REQUEUE), ends=_DONE),),
+    "job_scripts.each_task_of_an_array_comes_back_for_itself": (
+        _UNDISTURBED,
+        _run(ends=_FAILED),
+        _run(_stop(Cause.REQUEUE), ends=_DONE),
+    ),
     "job_scripts.the_components_of_a_heterogeneous_job_come_back_together": (
         _run(_stop(Cause.REQUEUE), ends=_DONE),
     ),

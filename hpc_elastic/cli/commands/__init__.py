@@ -186,7 +186,7 @@ _INIT = CommandRow(
 _ADOPT = CommandRow(
     "submitting.adopt",
     _START,
-    "Show how a job script with torchrun changes, and why; nothing is changed without --write.",
+    "Show how a job script changes, and why; nothing is changed without --write.",
     (Word("script", "SCRIPT", "A job script that starts torchrun; - for stdin.", is_needed=True),),
     (
         Option("write", "Change the script; the old one is kept as SCRIPT.orig.", short="-w"),

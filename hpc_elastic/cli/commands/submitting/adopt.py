@@ -18,7 +18,7 @@ from hpc_elastic.slurm.adopt.checks import Program
 from hpc_elastic.slurm.adopt.launch import as_it_is
 from hpc_elastic.slurm.adopt.script import NotAdoptedError, adopt_per_node, is_per_node
 from hpc_elastic.store.plain_file import read_given
-from hpc_elastic.store.users_file import users_file
+from hpc_elastic.store.users_file import users_file, write_new_users_file
 from hpc_elastic.text import for_shell
 
 _STDIN = "-"
@@ -69,8 +69,7 @@ def _offer_draft(script: str, draft: str, *, write: bool) -> None:
         say(f"a new script with the places that are left to you: {how}", err=True)
         return
     try:
-        with open(place, "x", encoding="utf-8") as file:
-            file.write(draft)
+        write_new_users_file(place, draft.encode("utf-8"))
     except FileExistsError:
         say(f"{place} is there already, and stays as it is", err=True)
     except OSError as error:

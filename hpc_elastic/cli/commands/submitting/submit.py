@@ -105,7 +105,7 @@ def _times_text(most: int | None) -> str:
 
 
 def _as_it_is(wanted: SubmitRequest) -> str:
-    """Return what becomes of a job script of the user's own, and what does not."""
+    """Return the treatment of a job script of the user's own, and its limits."""
     own = wanted.own_script
     more = [_ARRAY] if wanted.is_array else []
     more += [_HETEROGENEOUS] if own is not None and own.is_heterogeneous else []
