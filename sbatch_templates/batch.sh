@@ -375,13 +375,17 @@ note_signals() {
 # batch script, and with some plug-ins (proctrack/linuxproc, proctrack/pgid) to all processes of the job as
 # well; then the script has them already. $1: the process that runs the script.
 hear_news() {
-  local event about signal patience
+  local event about signal patience part
+  local line=''  # a read that its time limit ends may have the beginning of a line
+  local killed=''  # its exit code, if the process that runs it is gone and has told no end
   local -a got=() left
   local -A both=()  # at which second it came to a process beside this one
   until [ -n "$ended" ]; do
     patience=3
-    [ "${#got[@]}" = 0 ] || patience=0.3  # for the same signal beside this shell
-    if read -r -t "$patience" event about <&"$news"; then
+    [ -z "${got[*]}$killed" ] || patience=0.3  # for the same signal beside this shell, for what is in the pipe
+    if IFS= read -r -t "$patience" part <&"$news"; then
+      line+=$part
+      event=${line%% *} about=${line#* } line=''
       case $event in
         pid) script=$about ;;
         end) ended=$about ;;
@@ -391,15 +395,18 @@ hear_news() {
           [ "$about" != TERM ] || look_early
           ;;
       esac
-    elif [ -n "$script" ]; then
-      left=("${got[@]}")
-      got=()
-      for signal in "${left[@]}"; do
-        [ "$((SECONDS - ${both[$signal]:--9}))" -gt 2 ] || { unset "both[$signal]"; continue; }
-        kill -s "$signal" "$script" 2> /dev/null
-      done
-      kill -0 "$1" 2> /dev/null || read -r -t 0.3 event ended <&"$news" || ended=137  # killed with its process
+      continue
     fi
+    line+=$part
+    [ -n "$script" ] || continue
+    left=("${got[@]}")
+    got=()
+    for signal in "${left[@]}"; do
+      [ "$((SECONDS - ${both[$signal]:--9}))" -gt 2 ] || { unset "both[$signal]"; continue; }
+      kill -s "$signal" "$script" 2> /dev/null
+    done
+    ended=$killed
+    kill -0 "$1" 2> /dev/null || killed=137
   done
 }
 

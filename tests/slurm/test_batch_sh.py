@@ -227,3 +227,40 @@ def test_the_output_of_an_earlier_start_stays_as_it_is(tmp_path: Path) -> None:
         outputs.append((run / "slurm-7.out").read_text())
     assert outputs == [f"said in {first}\n", "the output of this job is in /dev/null\n"]
     assert first.read_text() == f"said in {first}\n"
+
+
+HEARS = """
+hears() {{
+  local news script='' ended='' told=''
+  exec {{news}}<> <(:)
+  kill() {{  # the loop asks for the process after a read that its time limit has ended
+    [ -z "$told" ] || return 1
+    told=yes
+    printf '{then}' >&"$news"
+    return {code}
+  }}
+  printf 'pid 1\\ngot USR1\\nboth USR1\\n{first}' >&"$news"
+  hear_news 1
+  echo "$ended"
+}}
+hears
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "code"),
+    [
+        ("en", r"d 5\n", 0),
+        ("en", r"d 5\n", 1),
+        ("", r"got USR2\nboth USR2\nend 5\n", 1),
+    ],
+    ids=["cut", "cut and gone", "a signal before it"],
+)
+def test_the_end_of_a_script_is_heard_at_any_moment(first: str, then: str, code: int) -> None:
+    """A read whose time is over may have half a line; a process that is gone may have told more than one."""
+    assert "5\n" == bash(HEARS.format(first=first, then=then, code=code)).stdout
+
+
+def test_a_script_that_is_killed_with_its_process_has_ended() -> None:
+    """Nobody is left to tell its exit code."""
+    assert "137\n" == bash(HEARS.format(first="", then="", code=1)).stdout
