@@ -25,7 +25,12 @@ from hpc_elastic.slurm.run_jobs.existing_run import (
     require_listed,
 )
 from hpc_elastic.slurm.run_jobs.run_files import ask_job, read_run, stored_spec
-from hpc_elastic.slurm.run_jobs.script_tasks import array_of, begun_tasks, task_paths
+from hpc_elastic.slurm.run_jobs.script_tasks import (
+    array_of,
+    begun_tasks,
+    is_array_of_script,
+    task_paths,
+)
 from hpc_elastic.slurm.run_jobs.submissions import read_links, read_submissions
 from hpc_elastic.slurm.submit import run_dir
 from hpc_elastic.store.plain_file import list_plain
@@ -153,10 +158,26 @@ def _place_of(word: str, there: Folder, choose: Choose) -> str | None:
     places = [os.path.join(RUNS_FOLDER, name) for name in there.runs]
     for name, place in zip(there.runs, places, strict=True):
         if name == word or job_id in _job_ids(RunPaths(place)):
-            task = task_paths(RunPaths(place), index)
-            return task.root if index and os.path.lexists(task.identity) else place
+            return _task_in(place, word, index) if index else place
     named = [place for place in places if _job_name(RunPaths(place)) == word]
     return choose(word, named) if len(named) > 1 else next(iter(named), None)
+
+
+def _task_in(place: str, word: str, index: str) -> str:
+    """Return the directory of a task's run; that of the array where its tasks are nodes of one run.
+
+    Raises:
+        RunDirError: the task has not begun. The array is another thing, and `stop` would end all of it.
+    """
+    array = RunPaths(place)
+    task = task_paths(array, index)
+    if os.path.lexists(task.identity):
+        return task.root
+    if is_array_of_script(array):
+        shown = f"hpc-elastic status {for_shell(place)} shows those that have"
+        fix = f"{shown}; one that waits leaves the queue by scancel {word}"
+        raise RunDirError(f"no task {index} of this array has begun", where="RUN", fix=fix)
+    return place
 
 
 def _newest(word: str, places: list[str]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.cli import app
-from hpc_elastic.cli.run_argument import find_run
+from hpc_elastic.cli.run_argument import find_one_run, find_run
 from hpc_elastic.errors import RunDirError
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.paths import RunPaths, closed_above
@@ -46,6 +46,17 @@ def test_a_run_is_found_by_an_array_that_was_added(paths: RunPaths, word: str) -
     """By its batch logs: `scale` has queued it, which is no submission."""
     Path(paths.root, "slurm-4720_0.out").write_text("")
     assert NAME == find_run(word).name
+
+
+def test_a_task_that_has_not_begun_is_not_the_array(paths: RunPaths) -> None:
+    """`stop` and `cancel` would end all tasks, and `explain` tell of another one."""
+    Path(paths.tasks, "1").mkdir(parents=True)
+    Path(paths.tasks, "1", "run.json").write_text(Path(paths.identity).read_text())
+    assert f"{NAME}_1" == find_run("4711_1").name
+    for find in (find_run, find_one_run):
+        with pytest.raises(RunDirError, match="no task 9 of this array has begun") as caught:
+            find("4711_9")
+        assert str(caught.value).endswith("one that waits leaves the queue by scancel 4711_9")
 
 
 def test_a_run_of_a_users_own_script_is_found_by_its_jobs(paths: RunPaths) -> None:
