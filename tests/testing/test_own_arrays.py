@@ -8,6 +8,7 @@ import pytest
 
 from hpc_elastic.record.journal import Cause, Decision, Requeued
 from hpc_elastic.testing.fake_slurm import FakeSlurm
+from tests.real_slurm.jobs import elastic
 from tests.testing.fake_cluster import FakeCluster
 from tests.testing.own_scripts import ONLY_ONCE, WAITS, OwnRun, submit_own
 
@@ -97,6 +98,10 @@ def test_a_resumed_array_starts_what_is_not_done(cluster: FakeCluster) -> None:
     for task in tasks:
         task.wait_ending()
     array.wait_gone()
+    for ends in ("stop", "cancel"):
+        refused = elastic(cluster, ends, str(array.directory)).stderr
+        assert "the tasks of the array have ended already" in refused
+        assert f"hpc-elastic submit --resume {array.directory}" in refused
     (array.place / "again").touch()
     done = array.command("submit", "--resume", str(tasks[1].directory), "--parsable")
     second = done.stdout.split()[-1]

@@ -95,14 +95,22 @@ def runs_to_end(paths: RunPaths, slurm: Slurm, say: Callable[[str], None]) -> li
         paths: the run.
         slurm: Slurm's commands.
         say: prints a line.
+
+    Raises:
+        InputError: all tasks of the array have ended, and Slurm has none left.
     """
     if not is_array_of_script(paths):
         return [paths]
-    array = read_run(paths).job_id
+    array = read_run(paths)
+    live = [task for task in begun_tasks(paths) if not has_ended(read_run(task).state)]
+    job = None if live or array.state.ending is not None else ask_job(array, slurm).job
+    if job is not None and job.state is JobState.ENDED:
+        fix = f"to run those again that are not done: {array.command_to_go_on}"
+        raise InputError("the tasks of the array have ended already", where="RUN", fix=fix)
     try:
-        slurm.cancel_waiting(array)
+        slurm.cancel_waiting(array.job_id)
     except SlurmError as error:
-        say(f"the tasks of array {array} that wait could not be cancelled: {error}")
+        say(f"the tasks of array {array.job_id} that wait could not be cancelled: {error}")
     return [*(task for task in begun_tasks(paths) if not has_ended(read_run(task).state)), paths]
 
 
