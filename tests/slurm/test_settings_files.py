@@ -191,6 +191,8 @@ def test_a_run_on_this_machine_takes_no_number_of_nodes(files: Files) -> None:
         ('command = "a.py"\n', None, 1, "command is a setting of one job", "in a job file"),
         ('run_dir = "a"\n', None, 1, "run_dir is a setting of one job", "in a job file"),
         ('mode = "script"\n', None, 1, "one job", "leave it out"),
+        ('extends = "a"\n', None, 1, "no setting 'extends' of a job", "[profiles.NAME]"),
+        ("profile = { a = { nodes = 2 } }\n", None, 1, "no table [profile]", "[profiles.NAME]"),
         ("profiles = 3\n", None, 1, "no table", "[profiles.NAME]"),
         ("profiles.a = 3\n", None, 1, "profiles.a is no table", "[profiles.a]"),
         ("[profiles.task]\nnodes = 2\n", None, 1, "one of Slurm's own", "another name"),
@@ -198,7 +200,7 @@ def test_a_run_on_this_machine_takes_no_number_of_nodes(files: Files) -> None:
         ('nodes = 2\n[profiles.a]\nnodes = "3:1"\n', "a", 3, 'nodes = "3:1"', "1:3"),
         ("[profiles.a]\n[profiles.a.sbatch]\nntasks = 3\n", "a", 3, "ntasks = 3", "workers_per_node"),
         ("profiles.a = { nodes = 0 }\n", "a", 1, "profiles.a = { nodes = 0 }", "at least one"),
-        ('[profiles.a]\nextends = "b"\n', "a", 2, "no profile 'b'", "there are a"),
+        ('[profiles.a]\nextends = "b"\n', "a", 2, "no profile 'b'", "the profiles are: a"),
         ("[profiles.a]\nextends = 3\n", "a", 2, "is not the name of a profile", 'extends = "NAME"'),
         ('lease = 2\nheartbeat_interval = "1s"\n', None, 1, "three heartbeats", "set lease"),
     ],
@@ -232,7 +234,7 @@ def test_an_unknown_profile_is_named_with_those_that_are_like_it(files: Files) -
     for text, fix in (
         ("", "write [profiles.bgi]"),
         ("[profiles.big]", "'big'"),
-        ("[profiles.x]", "there are x"),
+        ("[profiles.x]", "the profiles are: x"),
     ):
         files.user.write_text(text)
         with pytest.raises(InputError, match="no profile 'bgi'") as caught:

@@ -279,7 +279,7 @@ def _line_of_profiles(profile: str, tables: Sequence[Mapping[str, JobFile]]) -> 
 def _no_profile(name: str, by: JobFile, tables: Sequence[Mapping[str, JobFile]]) -> InputError:
     known = sorted({each for of_file in tables for each in of_file})
     fix = options.near(name, known) or (
-        f"there are {', '.join(known)}" if known else f"write [profiles.{name}] into a settings file"
+        f"the profiles are: {', '.join(known)}" if known else f"write [profiles.{name}] into a settings file"
     )
     what = f"there is no profile {name!r}"
     if by.path:

@@ -225,9 +225,13 @@ def _folded(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _unknown(name: str, value: object) -> InputError:
     """Return the error about a setting that there is not, with those that are near."""
+    of_profiles = "a profile stands in a settings file, as a table [profiles.NAME], which may have extends"
     if isinstance(value, Mapping):
-        fix = f"settings stand at the top level, without [{name}]"
+        is_meant = name in ("profile", "profiles")
+        fix = of_profiles if is_meant else f"settings stand at the top level, without [{name}]"
         return InputError(f"there is no table [{name}]", where=name, fix=fix)
+    if name == "extends":
+        return InputError(f"there is no setting '{name}' of a job", where=name, fix=of_profiles)
     same = [field for field in JOB if field == name.replace("-", "_")]
     fix = options.near(name, same) or options.hint_for_key(name) or options.near(name, JOB)
     fix = fix or options.near(name, (*JOB, *options.FIELDS, *options.BUILT_IN))
