@@ -66,6 +66,7 @@ def wanted_job(
     file = read_job_file(job_file) if job_file and not is_own else JobFile()
     words: dict[str, object] = {"command": command} if command else {}
     if is_own:
+        _refuse_mode(given)
         words = {"mode": "script", "command": (job_file, *command)}
     everything = {**given, **words}
     own = read_own_script(_path_of(job_file)) if job_file is not None and is_own else None
@@ -76,6 +77,16 @@ def wanted_job(
     except InputError as error:
         top = error.where.partition(".")[0]
         raise placed(error, file, everything, settings) if top in JOB else error from None
+
+
+def _refuse_mode(given: Mapping[str, object]) -> None:
+    """Refuse the modes of agents for a job script, which has a mode of its own."""
+    if given.get("mode", "script") not in ("script", JOB["mode"].default):
+        raise InputError(
+            f"mode = {given['mode']!r} is for agents and workers, and the job script runs as it is",
+            where="--mode",
+            fix="leave it out; an array of the script: hpc-elastic sbatch --array=1-10 SCRIPT",
+        )
 
 
 def _path_of(script: str) -> str:

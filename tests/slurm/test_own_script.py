@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hpc_elastic.cli.job_options import wanted_job
 from hpc_elastic.errors import InputError
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
@@ -73,7 +74,7 @@ def test_lines_of_pbs_and_lsf_are_those_that_sbatch_takes(tmp_path: Path) -> Non
     ("data", "place", "fix"),
     [
         (b"echo\n", "job:1", "#!/bin/bash"),
-        (b"", "job:1", "#!/bin/bash"),
+        (b"", "job", "name one that has commands"),
         (b"#!\necho\n", "job:1", "#!/bin/bash"),
         (b"#!/bin/bash\necho\r\n", "job:2", "sed -i"),
         (b"#!/bin/bash\r\n", "job:1", "sed -i"),
@@ -199,6 +200,16 @@ def test_settings_of_workers_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="runs as it is") as caught:
         spec_of(Path("job.sbatch"), **fields)
     assert caught.value.where == next(iter(fields))
+
+
+def test_the_mode_of_an_array_of_agents_is_refused(tmp_path: Path) -> None:
+    """The job would be one without tasks; an array of the script is an option of sbatch."""
+    path = tmp_path / "job.sbatch"
+    path.write_text("#!/bin/bash\n")
+    wanted = wanted_job(str(path), {"mode": "array"}, ())
+    with pytest.raises(InputError, match="the job script runs as it is") as caught, wanted:
+        pass
+    assert ("--mode", True) == (caught.value.where, "hpc-elastic sbatch --array" in caught.value.fix)
 
 
 @pytest.mark.parametrize(

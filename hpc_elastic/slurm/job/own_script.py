@@ -91,11 +91,13 @@ def parse_own_script(path: str, data: bytes) -> OwnScript:
     Raises:
         InputError: sbatch would refuse it.
     """
+    if not data.strip():
+        fix = "name one that has commands: hpc-elastic sbatch [OPTIONS] job.sbatch [ARGS]"
+        raise InputError("the job script is empty", where=path, fix=fix)
     first = data.split(b"\n", 1)[0]
     if not first.startswith(b"#!"):
-        what = "is empty" if not data.strip() else "has no first line with #! and an interpreter"
         raise InputError(
-            f"the job script {what}, and Slurm takes no other",
+            "the job script has no first line with #! and an interpreter, and Slurm takes no other",
             where=f"{path}:1",
             fix="begin it with #!/bin/bash",
         )
@@ -215,7 +217,8 @@ def parse_call(words: Sequence[str], is_script: Callable[[str], bool]) -> Sbatch
                 if name != "wait"
                 else "hpc-elastic logs -f RUN shows the run until its end"
             )
-            raise InputError(f"--{name} of sbatch queues no job, or waits for its end", where=word, fix=fix)
+            does = "queues no job" if name != "wait" else "waits for the end of the job"
+            raise InputError(f"--{name} of sbatch {does}, and this command queues one", where=word, fix=fix)
         if name == "wrap":
             wrap = value
         elif name == "parsable":
