@@ -218,13 +218,17 @@ def test_where_to_look_follows_slurms_words(words: str, look: str) -> None:
             SlurmCommandError(("sbatch",), 1, "Batch job submission failed: Job dependency problem"),
             "correct --dependency, e.g. afterok:JOB; ",
         ),
+        (
+            SlurmCommandError(("sbatch",), 1, "Batch job submission failed: Invalid job array specification"),
+            "correct --array, e.g. 0-9%4",
+        ),
         (SlurmTimeoutError(("scontrol", "ping"), 30.0), "look with sinfo whether the controller is up"),
         (
             SlurmCommandError(("sbatch",), 1, "sbatch: fatal: Unable to process configuration file"),
             "correct SLURM_CONF, or unset it: ",
         ),
     ],
-    ids=["malformed", "no option", "no letter", "dependency", "no answer", "no configuration"],
+    ids=["malformed", "no option", "no letter", "dependency", "array", "no answer", "no configuration"],
 )
 def test_what_has_nothing_to_do_with_the_nodes_is_not_compared_with_them(
     error: SlurmCommandError, fix: str

@@ -142,6 +142,8 @@ _ADVICE = {  # a part of Slurm's refusal -> the way out, with the name of the co
     "unrecognized option": "correct the option; {command} --help lists all",
     "invalid option": "correct the option; {command} --help lists all",
     "is ambiguous": "write the whole name of the option; {command} --help lists all",
+    "invalid job array specification": "correct --array, e.g. 0-9%4; all numbers are below MaxArraySize "
+    "of scontrol show config",
     "dependency": "correct --dependency, e.g. afterok:JOB; squeue --me lists your jobs",
 }
 _LOOK_AGAIN = "look with sinfo whether the controller is up, then try again"

@@ -309,7 +309,7 @@ def _check_command(spec: JobSpec) -> None:
         raise InputError(
             "there is no worker command",
             where="command",
-            fix="give it after --, e.g. -- train.py --lr 0.1",
+            fix="give it after --, e.g. -- train.py --lr 0.1; or name a job file or a job script",
         )
     if spec.command and not spec.command[0]:
         raise InputError("the worker command is an empty word", where="command", fix="name a program")
