@@ -61,6 +61,7 @@ def test_each_task_is_requeued_and_recorded_for_itself(cluster: FakeCluster) -> 
 
     told = array.command("status", str(array.directory)).stdout
     assert "its tasks have left Slurm" in told
+    assert f"next: hpc-elastic status {array.directory}/tasks/2 " in told
     assert [word in told for word in ("0  ", "1  ", "2  ")] == [True] * 3
     failed = array.command("explain", str(array.directory))
     assert "exit code 7" in failed.stdout

@@ -20,12 +20,13 @@ from hpc_elastic.report.run_status import RunPhase, RunView, status_of
 from hpc_elastic.report.timeline import span_text
 from hpc_elastic.slurm.run_jobs.existing_run import look_into, names_of_runs, require_listed
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, read_run, spec_trouble
-from hpc_elastic.slurm.run_jobs.script_tasks import begun_tasks
+from hpc_elastic.slurm.run_jobs.script_tasks import array_with, begun_tasks
 from hpc_elastic.slurm.run_jobs.signs_of_life import is_in_doubt, signs_of
 from hpc_elastic.slurm.submit.run_dir import identity_trouble
 from hpc_elastic.text import for_shell, visible
 
 _MOST_FOREIGN = 10  # directories of other users that are named
+_TROUBLES = (RunPhase.FAILED, RunPhase.HELD)  # of the tasks of an array they are shown before others
 _MOST_ACCOUNTS = 50  # runs whose account is made, the newest ones
 
 
@@ -45,13 +46,14 @@ def list_runs(folder: str) -> int:
         say(f"{visible(name):<{width}}  belongs to user {owner}")
     if len(foreign) > len(shown):
         say(f"and {len(foreign) - len(shown)} more of other users")
-    _say_next(folder, lines[0].name if lines else "")
+    trouble = [line for line in lines if line.phase in _TROUBLES] if array_with(folder) is not None else []
+    _say_next(folder, next((line.name for line in (*trouble, *lines)), ""))
     return 0
 
 
-def _say_next(folder: str, newest: str) -> None:
-    if newest:
-        word = for_shell(newest if folder == RUNS_FOLDER else os.path.join(folder, newest))
+def _say_next(folder: str, name: str) -> None:
+    if name:
+        word = for_shell(name if folder == RUNS_FOLDER else os.path.join(folder, name))
         say(f"next: hpc-elastic status {word}  (asks Slurm, too)")
     elif folder == RUNS_FOLDER and names_of_runs(os.curdir):
         say("next: hpc-elastic status .  (there are some right here)")
