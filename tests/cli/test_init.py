@@ -117,6 +117,7 @@ def test_the_program_is_found(here: Path, files: dict[str, str], command: tuple[
             "a.py, b.py could be meant\n  fix: name it: hpc-elastic init a.py",
         ),
         ({}, ["gone.py"], "gone.py cannot be read: No such file or directory"),
+        ({}, ["first.toml"], "SCRIPT: first.toml is no training script\n  fix: a job file is named so: "),
         ({"a.sh": "#!/bin/bash\nR -f x\n"}, ["a.sh"], "it runs as it is: hpc-elastic submit a.sh"),
     ],
 )

@@ -30,6 +30,9 @@ _QUICK_S = 10.0  # for an answer of Slurm that the file can do without
 def init(script: str | None = None, output: str = "job.toml", *, force: bool = False) -> int:
     """Write a first job file from the facts that Slurm and this directory give."""
     environ = os.environ  # noqa: TID251 - tells the environment that the user has activated
+    if script is not None and script.endswith(".toml"):
+        fix = f"a job file is named so: hpc-elastic init -o {for_shell(script)}"
+        raise InputError(f"{script} is no training script", where="SCRIPT", fix=fix)
     if output != "-" and os.path.lexists(output) and not force:
         raise _is_there(output)
     facts = facts_here(script, environ)
