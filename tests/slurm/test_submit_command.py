@@ -51,6 +51,14 @@ def test_submit_tells_the_job_the_directory_and_what_to_do_next(
     assert "" == said.err
 
 
+def test_the_arguments_of_a_job_script_are_told(workdir: Path, slurm_dir: StandIn, capsys: Capture) -> None:
+    """Whoever writes an option of `submit` behind the script sees that it is none."""
+    (workdir / "job.sbatch").write_text("#!/bin/bash\n")
+    assert 0 == main(["submit", "--allow-local-run-dir", "job.sbatch", "--dry-run", "a b"])
+    told = "its arguments: --dry-run 'a b'  (options of the submission stand before it)"
+    assert told in capsys.readouterr().out.splitlines()
+
+
 def test_the_default_run_directory_is_named_after_the_script_and_time(
     workdir: Path, slurm_dir: StandIn
 ) -> None:

@@ -107,7 +107,9 @@ def _times_text(most: int | None) -> str:
 def _as_it_is(wanted: SubmitRequest) -> str:
     """Return the treatment of a job script of the user's own, and its limits."""
     own = wanted.own_script
-    more = [_ARRAY] if wanted.is_array else []
+    arguments = line_for_shell(wanted.spec.command[1:])
+    more = [f"its arguments: {arguments}  (options of the submission stand before it)"] if arguments else []
+    more += [_ARRAY] if wanted.is_array else []
     more += [_HETEROGENEOUS] if own is not None and own.is_heterogeneous else []
     limits = "never" if not wanted.spec.requeues else _times_text(wanted.spec.max_time_limits)
     return "\n".join([_AS_IT_IS.format(script=wanted.spec.name, limits=limits), *more])
