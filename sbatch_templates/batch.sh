@@ -124,13 +124,15 @@ check_python() {
   share_package "$1"
   shift
   [ "${_he_worker[0]}" != python3 ] || _he_worker[0]=$(type -P python3)
-  # any Python can read this
+  # Any Python can read this. It imports nothing from the working directory, which others may write to.
   said=$(python3 -c '
 import sys
 names = sys.argv[1:]
+here = sys.path.pop(0)
 if "hpc_elastic" in names and sys.version_info < (3, 10):
     sys.exit("is Python %d.%d, and hpc_elastic.worker needs 3.10 or newer" % sys.version_info[:2])
 from importlib.util import find_spec
+sys.path.insert(0, here)
 lacks = [name for name in names if find_spec(name) is None]
 sys.exit("has no %s, which the script imports" % ", ".join(lacks) if lacks else 0)
 ' "$@" 2>&1) && return

@@ -56,6 +56,12 @@ def make_python(place: Path, *packages: str) -> Path:
     return place
 
 
+def plant_modules(place: Path) -> None:
+    """Put modules with names of Python's own into a directory; an import of one makes ``imported`` there."""
+    for name in ("importlib", "json", "types", "warnings"):
+        (place / f"{name}.py").write_text(f"open({str(place / 'imported')!r}, 'w').close()\n")
+
+
 def make_conda(root: Path, *packages: str) -> Path:
     """Make a conda with an environment ``train`` and one without a Python, ``bare``; return its program."""
     place = make_python(root / "envs" / "train", *packages)

@@ -15,7 +15,7 @@ from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.submit import validate
 from hpc_elastic.slurm.submit.find_python import importable
 from hpc_elastic.slurm.submit.request import SubmitRequest, plan, read_template
-from tests.slurm.python_environments import make_conda, make_python
+from tests.slurm.python_environments import make_conda, make_python, plant_modules
 
 UV = Path(sys.executable).with_name("uv")
 
@@ -66,6 +66,18 @@ def test_an_environment_that_lacks_a_package_is_refused_with_both_pythons(workdi
     assert f"{place}/bin/python3 (Python {version}) has no torch, which train.py imports" in error.message
     assert f"the agents run with {sys.executable}" in error.message
     assert f"{place}/bin/python3 -m pip install torch" in error.fix
+
+
+@pytest.mark.parametrize("venv", ["venv", None])
+def test_no_module_of_the_working_directory_is_imported(workdir: Path, venv: str | None) -> None:
+    """Other users may write to it, and the script be in another one; the packages there are seen."""
+    make_python(workdir / "venv")
+    (workdir / "train.py").write_text("import tensorflow\n")
+    (workdir / "tensorflow").mkdir()
+    (workdir / "tensorflow" / "__init__.py").touch()
+    plant_modules(workdir)
+    assert [] == check(venv=venv)
+    assert not (workdir / "imported").exists()
 
 
 def test_a_python_that_another_user_names_is_not_started_for_a_dry_run(workdir: Path) -> None:

@@ -18,7 +18,7 @@ from hpc_elastic.slurm.job.job_file import FileSettings, JobFile, build_spec
 from hpc_elastic.slurm.job.script import worker_command
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.submit.find_python import importable
-from tests.slurm.python_environments import make_conda, make_python
+from tests.slurm.python_environments import make_conda, make_python, plant_modules
 from tests.slurm.test_script import Node, make_node, told_of
 
 SEEN = 'import os, sys; print(sys.prefix, os.environ.get("FROM_ACTIVATE"))'
@@ -272,6 +272,17 @@ def test_a_virtual_environment_is_used(node: Node, tmp_path: Path) -> None:
     assert (76, f"{place} None") == run(node, venv=str(place), setup=setup, imports=("hpc_elastic",))
     (words,) = [call["words"] for call in node.lines("calls") if call["words"][2] == "run"]
     assert [f"{place}/bin/python3", "-u", "train.py"] == words[-3:]  # another node may lack it
+
+
+def test_the_look_at_a_python_imports_nothing_from_the_working_directory(node: Node, tmp_path: Path) -> None:
+    """Other users may write to it, and the script be in another one."""
+    place = make_python(tmp_path / "venv", "torch")
+    here = tmp_path / "here"
+    here.mkdir()
+    plant_modules(here)
+    (here / "train.py").write_text(SEEN)
+    assert (76, f"{place} None") == run(node, venv=str(place), imports=("torch",), setup=[f"cd {here}"])
+    assert not (here / "imported").exists()
 
 
 def test_a_virtual_environment_whose_python_is_not_on_the_node_ends_the_job(

@@ -27,11 +27,15 @@ _TIMEOUT_S = 60.0  # Python and conda from a busy file system
 _LONGEST_SCRIPT = 1 << 20
 _PROJECT = "pyproject.toml"
 _ASK = """
-import json, sys
+import sys
+here = sys.path.pop(0)
+import json
 from importlib.util import find_spec
+sys.path.insert(0, here)
 names = sys.argv[1:]
 print(json.dumps([list(sys.version_info[:3]), [name for name in names if find_spec(name) is None]]))
 """
+"""Imports nothing from the working directory, which `-c` searches first: another user may write to it."""
 _FIX = "name an environment that has it: --conda NAME, --venv DIR, --uv or --container IMAGE"
 
 
@@ -176,7 +180,7 @@ def check_python(spec: JobSpec, *, starts_python: bool) -> None:
 
     Args:
         spec: the job, with its places filled in.
-        starts_python: the interpreter that the job names may be started.
+        starts_python: a Python may be started in the working directory, also one that the job names.
 
     Raises:
         InputError: naming that Python and the one of the agents.
@@ -185,8 +189,7 @@ def check_python(spec: JobSpec, *, starts_python: bool) -> None:
     names = imports_of(spec, workdir)
     may_change = bool(spec.setup or spec.modules)  # so that the node checks it
     if not has_own_python(spec):
-        is_own = spec.python in (None, sys.executable)
-        if runs_python(spec) and not may_change and (is_own or starts_python):
+        if runs_python(spec) and not may_change and starts_python:
             _check_default(spec, names, workdir)
         return
     if spec.container:
