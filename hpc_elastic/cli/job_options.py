@@ -29,13 +29,15 @@ class WantedJob(NamedTuple):
     Attributes:
         spec: of the job.
         warnings: of the job file, if other users may have written it.
-        is_python_own: whether the user alone has named the interpreter.
+        is_python_own: whether the user alone has named the interpreter of the agents.
+        is_file_own: whether no other user may have written the job file.
         own_script: the job script of the user's own that is the job; None: it is none.
     """
 
     spec: JobSpec
     warnings: list[str]
     is_python_own: bool
+    is_file_own: bool
     own_script: OwnScript | None = None
 
 
@@ -73,7 +75,8 @@ def wanted_job(
     settings = settings_for({**file.values, **everything}, profile, is_local=is_local, own=own)
     spec = build_spec(file, everything, settings)
     try:
-        yield WantedJob(spec, file.warnings, "python" in given or not file.others, own)
+        is_file_own = not file.others
+        yield WantedJob(spec, file.warnings, "python" in given or is_file_own, is_file_own, own)
     except InputError as error:
         top = error.where.partition(".")[0]
         raise placed(error, file, everything, settings) if top in JOB else error from None

@@ -54,6 +54,21 @@ class Colleague:
         self._python.chmod(0o755)
         self.file.write_text(JOB.format(python=self._python, ran=self._ran))
 
+    def name_environment(self) -> None:
+        """Have Bob's file name an environment with his program, and a working directory of his."""
+        self._users.act(BOB, self._make_environment)
+
+    def _make_environment(self) -> None:
+        place = self.file.parent
+        programs = place / "venv" / "bin"
+        programs.mkdir(parents=True)
+        (programs / "python3").symlink_to(self._python)
+        (place / "train.py").write_text("import tensorflow\n")
+        self.file.write_text(
+            f'command = ["train.py"]\nworkdir = "{place}"\nvenv = "{place}/venv"\n'
+            "cpus_per_node = 1\ntime = 5\n"
+        )
+
     def run(self, *words: str) -> tuple[int, str]:
         """Have Alice run a command; return its exit code, and what it said."""
         home = self._users.home(ALICE)
@@ -135,6 +150,19 @@ def test_a_dry_run_starts_none_of_its_programs(
     code, said = colleague.run(*command, str(colleague.file))
     assert (0, False) == (code, colleague.has_run()), said
     assert ("#SBATCH" in said) == (command[0] != "lint")
+
+
+@pytest.mark.parametrize("own", [(), ("--python", sys.executable)], ids=["", "--python"])
+def test_a_dry_run_starts_no_python_in_its_surroundings(colleague: Colleague, own: tuple[str, ...]) -> None:
+    """Neither that of its environment, nor the user's own one in its working directory."""
+    colleague.name_environment()
+    dry = ("submit", "--dry-run", "--allow-local-run-dir")
+    code, said = colleague.run(*dry, *own, str(colleague.file))
+    assert (0, False) == (code, colleague.has_run()), said
+    os.chown(colleague.file, ALICE, -1)
+    colleague.file.chmod(0o644)
+    code, said = colleague.run(*dry, *own, str(colleague.file))
+    assert (2, True) == (code, colleague.has_run()), said
 
 
 def test_the_interpreter_is_asked_where_the_user_has_named_it(colleague: Colleague) -> None:

@@ -66,6 +66,8 @@ class SubmitRequest(NamedTuple):
         expedited: Slurm is to start the job again at once after a requeue.
         starts_python: the interpreter of the spec may be started before the job is queued, to ask it for
             this package.
+        starts_workers_python: the workers' Python may be started in their directory before that, to ask it
+            for the packages of their script.
         file: where the script is; empty: in the run directory.
         own_script: the job script of the user's own that `script` runs; None: there is none, or it is stored.
         own_names: the long names of the sbatch options that the submission of such a script gives, and not
@@ -84,6 +86,7 @@ class SubmitRequest(NamedTuple):
     functions: str = ""
     expedited: bool = False
     starts_python: bool = True
+    starts_workers_python: bool = True
     file: str = ""
     own_script: OwnScript | None = None
     own_names: tuple[str, ...] | None = None

@@ -59,7 +59,7 @@ def check(
     found += _check_python(request)
     if spec.mode != "script":
         found += _check_worker(request)
-        check_python(spec, starts_python=request.starts_python)
+        check_python(spec, starts_python=request.starts_python and request.starts_workers_python)
     found += _check_command("health", spec.health_command, "a node without it counts as unfit, and stays out")
     found += _check_messages(spec)
     times = heartbeat_and_lease_s(spec)

@@ -84,7 +84,8 @@ def _plan(job: WantedJob, *, dry_run: bool) -> SubmitRequest:
     """Return the submission of a job; a dry run starts no interpreter that another user has named."""
     template, now_s = read_template(job.spec.mode), SystemClock().wall()
     starts_python = job.is_python_own or not dry_run
-    return request.plan(job.spec, template, now_s=now_s, starts_python=starts_python, own=job.own_script)
+    wanted = request.plan(job.spec, template, now_s=now_s, starts_python=starts_python, own=job.own_script)
+    return wanted._replace(starts_workers_python=job.is_file_own or not dry_run)
 
 
 _ARRAY = "each task of the array is started again, counted and recorded for itself"
