@@ -11,6 +11,7 @@ import pytest
 
 from hpc_elastic.cli import app
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.slurm.run_jobs.script_tasks import array_of
 from tests.cli.recorded_runs import paths
 from tests.store.surroundings import REPOSITORY
 from tests.two_users import ALICE, BOB, TwoUsers, needs_root, two_users
@@ -22,6 +23,7 @@ TORCHRUN = (
     "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=4\necho OF-BOB\n"
     "srun torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint $H:29500 train.py\n"
 )
+TWO_RUNS = "#!/bin/bash\n#SBATCH --nodes=2\nsrun torchrun a.py\nsrun torchrun b.py\n"
 SHELL = '#!/bin/sh\necho >{place}/asked; read line <{place}/answered; exec /bin/bash "$@"\n'
 
 
@@ -62,6 +64,56 @@ def test_lint_writes_nothing_through_a_link_that_came_while_it_asked_the_shell(t
     code, said = end()
     assert (2, "# mine\n") == (code, (home / "profile").read_text()), said
     assert "train.sbatch cannot be written, and is as before" in said
+
+
+@needs_root
+@pytest.mark.slow
+def test_adopt_writes_no_draft_through_a_link_that_came_while_it_asked_the_shell(
+    two_users: TwoUsers,
+) -> None:
+    """The directory of the script was one when it was opened."""
+    home, folder = two_users.home(ALICE), two_users.shared / "scripts"
+
+    def prepare() -> None:
+        folder.mkdir()
+        (folder / "train.sbatch").write_text(TWO_RUNS)
+        (home / "bash").write_text(SHELL.format(place=home))
+        (home / "bash").chmod(0o700)
+        os.mkfifo(home / "asked")
+        os.mkfifo(home / "answered")
+
+    def exchange() -> None:
+        folder.rename(folder.with_name("moved"))
+        folder.symlink_to(home)
+
+    two_users.act(ALICE, prepare)
+    words = ("adopt", "--write", "scripts/train.sbatch")
+    end = two_users.begin(ALICE, lambda: hpc_elastic(*words, cwd=two_users.shared, path=str(home)))
+    (home / "asked").read_bytes()
+    two_users.act(BOB, exchange)
+    (home / "answered").write_bytes(b"\n")
+    code, said = end()
+    assert (2, False) == (code, (home / "train.draft.sbatch").exists()), said
+    assert "train.draft.sbatch cannot be written: " in said
+
+
+@needs_root
+def test_a_run_in_a_folder_of_that_name_is_no_task_of_another_users_array(two_users: TwoUsers) -> None:
+    """Who can write to the directory above can put a record of a run there."""
+    task = RunPaths(two_users.shared / "tasks" / "7")
+    array = RunPaths(two_users.shared)
+
+    def make(place: RunPaths) -> None:
+        os.makedirs(place.root, exist_ok=True)
+        Path(place.identity).write_text("{}")
+
+    two_users.act(ALICE, lambda: make(task))
+    two_users.act(BOB, lambda: make(array))
+    assert two_users.act(ALICE, lambda: array_of(task) is None)
+    os.chown(two_users.shared, ALICE, -1)
+    assert two_users.act(ALICE, lambda: array_of(task) is None)
+    os.chown(array.identity, ALICE, -1)
+    assert two_users.act(ALICE, lambda: array_of(task) is not None)
 
 
 @needs_root

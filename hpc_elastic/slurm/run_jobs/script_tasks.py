@@ -39,10 +39,19 @@ def array_of(paths: RunPaths) -> RunPaths | None:
 
 
 def array_with(folder: str) -> RunPaths | None:
-    """Return the run directory of the array whose tasks have their runs in a folder; None for another one."""
+    """Return the run directory of the array whose tasks have their runs in a folder; None for another one.
+
+    Another user can put a ``run.json`` above a folder of that name, but not one of its owner's.
+    """
     above, name = os.path.split(os.path.abspath(folder))
     array = RunPaths(above)
-    return array if name == TASKS and os.path.lexists(array.identity) else None
+    if name != TASKS:
+        return None
+    try:
+        owners = {os.stat(place, follow_symlinks=False).st_uid for place in (folder, above, array.identity)}
+    except OSError:
+        return None
+    return array if len(owners) == 1 else None
 
 
 def is_array_of_script(paths: RunPaths) -> bool:
