@@ -211,6 +211,21 @@ def test_config_for_people_has_one_line_for_each_setting(project: Path, capsys: 
     assert re.search(f'^account +=  *"ml" +# {project}/hpc-elastic.toml:1$', said, re.MULTILINE)
 
 
+def test_config_leaves_values_out_that_are_secret_by_their_names(project: Path, capsys: Capture) -> None:
+    """For people and for programs: such an output is sent around."""
+    with (project / "hpc-elastic.toml").open("a") as file:
+        file.write('worker_env = { WANDB_API_KEY = "0a1b2c3d", NAME = "x1" }\n')
+    (found,) = [
+        each
+        for each in _config(capsys, "--profile", "big")["settings"]
+        if each["name"] == "worker_env.WANDB_API_KEY"
+    ]
+    assert "***" == found["value"]
+    assert 0 == main(["config", "--profile", "big"])
+    said = capsys.readouterr().out
+    assert ("0a1b2c3d" in said, '"x1"' in said) == (False, True)
+
+
 def test_config_finds_a_mistake_in_a_profile_that_no_job_asks_for(project: Path, capsys: Capture) -> None:
     """Before one does."""
     with (project / "hpc-elastic.toml").open("a") as file:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from hpc_elastic.cli.say import hand_out, say
 from hpc_elastic.ids import Env
 from hpc_elastic.named_tuple import NamedTuple
+from hpc_elastic.secrets_out import BLANK, is_secret_name
 from hpc_elastic.settings.setting import TABLES
 from hpc_elastic.settings.table import JOB
 from hpc_elastic.slurm.client.commands import options_by_variables
@@ -106,11 +107,13 @@ def in_force(
 
 
 def _entries(fields: Mapping[str, object]) -> list[tuple[str, object]]:
-    """Return fields with each entry of a table by itself."""
+    """Return fields with each entry of a table by itself; a value that is secret by its name is left out."""
     found: list[tuple[str, object]] = []
     for name, value in fields.items():
         if JOB[name].kind in TABLES and isinstance(value, Mapping):
-            found += [(f"{name}.{key}", each) for key, each in value.items()]
+            found += [
+                (f"{name}.{key}", BLANK if is_secret_name(str(key)) else each) for key, each in value.items()
+            ]
         else:
             found.append((name, value))
     return found
