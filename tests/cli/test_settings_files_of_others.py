@@ -1,4 +1,4 @@
-"""Settings files that another user has made, or can write to: nothing of them is read."""
+"""Settings files and projects that another user has made, or can write to: nothing of them is used."""
 
 from __future__ import annotations
 
@@ -153,6 +153,28 @@ def test_a_file_of_the_site_is_refused(lines: Lines, way: Callable[[Lines], str]
     assert 2 == code
     assert what in said
     assert "HPC_ELASTIC_SITE_CONFIG= hpc-elastic" in said
+
+
+def _make_project(place: Path) -> None:
+    (place / "pyproject.toml").touch()
+    programs = place / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "python3").write_text(f"#!/bin/sh\ntouch {place}/ran\n")
+    (programs / "python3").chmod(0o755)
+
+
+@pytest.mark.parametrize("owner", [BOB, ALICE])
+def test_no_python_of_a_project_of_uv_above_runs_that_is_another_users(
+    lines: Lines, two_users: TwoUsers, owner: int
+) -> None:
+    """Nobody has named it; the user's own one runs."""
+    two_users.act(owner, lambda: _make_project(two_users.shared))
+    options = ("--uv", "--cpus-per-node", "1", "-t", "5", "--allow-local-run-dir")
+    code, said = lines.run("submit", "--dry-run", *options, "--", "train.py")
+    assert (2, owner == ALICE) == (code, (two_users.shared / "ran").exists()), said
+    venv = two_users.shared / ".venv"
+    assert (owner == BOB) == (f"belongs to user uid {BOB}, and the workers would run with" in said)
+    assert (owner == BOB) == (f"if you trust it, name it: --venv {venv}" in said)
 
 
 def test_roots_files_are_read(lines: Lines) -> None:

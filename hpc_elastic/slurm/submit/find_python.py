@@ -20,7 +20,8 @@ from hpc_elastic.slurm.job.options import near
 from hpc_elastic.slurm.job.script import worker_command
 from hpc_elastic.slurm.job.spec import AGENT_VARIABLES, JobSpec
 from hpc_elastic.slurm.job.worker_launcher import script_of
-from hpc_elastic.store.plain_file import absence_fix, read_plain
+from hpc_elastic.store.plain_file import absence_fix, owner_name, read_plain
+from hpc_elastic.store.trust import trusted_uids
 from hpc_elastic.text import for_shell
 
 _TIMEOUT_S = 60.0  # Python and conda from a busy file system
@@ -52,7 +53,7 @@ def venv_of(spec: JobSpec, workdir: str) -> str:
         workdir: that the workers start in, absolute.
 
     Raises:
-        InputError: the working directory is in no project of uv.
+        InputError: the working directory is in no project of uv, or in one of another user.
     """
     if not spec.uv:
         return os.path.normpath(os.path.join(workdir, os.path.expanduser(spec.venv))) if spec.venv else ""
@@ -66,7 +67,26 @@ def venv_of(spec: JobSpec, workdir: str) -> str:
             )
         place = os.path.dirname(place)
     given = os.environ.get("UV_PROJECT_ENVIRONMENT") or ".venv"  # noqa: TID251 - where uv looks, too
-    return os.path.normpath(os.path.join(place, given))
+    venv = os.path.normpath(os.path.join(place, given))
+    if place != workdir:
+        _refuse_foreign_project(place, venv)
+    return venv
+
+
+def _refuse_foreign_project(place: str, venv: str) -> None:
+    """Refuse a project that was found above the working directory, where another user may have put it."""
+    for path in (os.path.join(place, _PROJECT), venv):
+        try:
+            owner = os.lstat(path).st_uid
+        except OSError:  # it is not there, as is said later
+            continue
+        if owner not in trusted_uids():
+            raise InputError(
+                f"{path}, above the working directory, belongs to user {owner_name(owner)}, and the workers "
+                "would run with the Python of that project",
+                where="uv",
+                fix=f"if you trust it, name it: --venv {for_shell(venv)}",
+            )
 
 
 def imports_of(spec: JobSpec, workdir: str) -> tuple[str, ...]:
