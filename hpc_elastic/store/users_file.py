@@ -18,7 +18,14 @@ from typing import NoReturn
 
 from hpc_elastic.errors import UnfitFileError
 from hpc_elastic.store import files
-from hpc_elastic.store.plain_file import MOST_BYTES, close_quietly, owner_name, require_kind
+from hpc_elastic.store.plain_file import (
+    MOST_BYTES,
+    GivenFile,
+    acl_of,
+    close_quietly,
+    owner_name,
+    require_kind,
+)
 from hpc_elastic.store.trust import trusted_uids
 from hpc_elastic.text import for_shell
 
@@ -163,6 +170,29 @@ def users_file(path: str) -> Iterator[UsersFile]:
             file = os.open(name, os.O_RDWR | os.O_NONBLOCK | _FLAGS, dir_fd=directory)
         try:
             yield UsersFile(path, directory, name, file)
+        finally:
+            close_quietly(file)
+
+
+def read_users_file(path: str) -> GivenFile:
+    """Read a plain file that the user has named; links are followed if they are the user's or root's.
+
+    Raises:
+        UnfitFileError: it is no plain file, is too large, or a link on the way is another user's.
+        OSError: it cannot be read.
+    """
+    with _way_to(path) as (directory, name):
+        with files.named(path):
+            try:
+                file = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _FLAGS, dir_fd=directory)
+            except OSError:
+                there = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                require_kind(path, there, stat.S_IFREG, own=True)  # says why
+                raise
+        try:
+            found = os.fstat(file)
+            require_kind(path, found, stat.S_IFREG, own=False)
+            return GivenFile(_content(path, os.dup(file)), found, acl_of(file))
         finally:
             close_quietly(file)
 

@@ -21,8 +21,9 @@ from hpc_elastic.slurm.job.job_file import NO_SETTINGS, FileSettings, JobFile, r
 from hpc_elastic.slurm.job.own_script import OwnScript, is_profile_of_slurm, names_in, sbatch_line
 from hpc_elastic.slurm.job.own_script_file import read_own_script
 from hpc_elastic.slurm.job.spec import read_fields
-from hpc_elastic.store.plain_file import GivenFile, access_fix, given_file, owner_name
+from hpc_elastic.store.plain_file import GivenFile, access_fix, owner_name
 from hpc_elastic.store.trust import trusted_uids, way_to
+from hpc_elastic.store.users_file import read_users_file
 from hpc_elastic.text import for_shell
 
 SITE_FILE = "/etc/hpc-elastic/config.toml"
@@ -101,7 +102,7 @@ def _read(place: SettingsPlace) -> JobFile | None:
     path = place.path
     try:
         _refuse_foreign_links(place)
-        given = given_file(os.path.realpath(path))
+        given = read_users_file(path)
         _refuse_foreign(place, given)
         text = given.data.decode("utf-8-sig")
     except (FileNotFoundError, NotADirectoryError):
