@@ -122,6 +122,12 @@ def test_a_byte_order_mark_is_read_over() -> None:
     assert 0 == app.run(["render", "job.toml"])
 
 
+def test_a_job_file_may_have_options_of_sbatch_in_a_comment() -> None:
+    """So the old script's may be kept beside the new ones."""
+    Path("job.toml").write_text('#SBATCH -N 2\nnodes = 1\ncommand = "train.py"\n')
+    assert 0 == app.run(["render", "job.toml"])
+
+
 @pytest.mark.parametrize("name", ["job.json", "job.yaml", "job.yml"])
 def test_other_formats_are_named(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     """A parser of TOML would complain about a brace."""
@@ -137,6 +143,7 @@ def test_other_formats_are_named(name: str, capfd: pytest.CaptureFixture[str]) -
         ("job.slurm", "", "begin it with #!/bin/bash, and it runs as it is: hpc-elastic submit job.slurm"),
         ("go.sh", "python train.py\n", "write it after --: -- go.sh"),
         ("go", "#!/usr/bin/env python3\nimport os\n", "write it after --: -- go"),
+        ("go.py", 'JOB = """\n#SBATCH -N 2\n"""\n', "write it after --: -- go.py"),
     ],
 )
 def test_a_script_in_place_of_a_job_file_is_named(

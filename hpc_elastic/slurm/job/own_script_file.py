@@ -10,6 +10,7 @@ from hpc_elastic.store.plain_file import absence_fix, access_fix, given_file, op
 
 MOST_BYTES = 64 << 20
 _HEAD = 65536  # bytes of a file that are looked through for options of sbatch
+_OF_NO_SHELL = (".toml", ".py")  # such a file may have options of sbatch in a comment or a text
 
 
 def is_script(path: str) -> bool:
@@ -31,6 +32,8 @@ def is_job_script(path: str) -> bool:
 
 def _has_options(path: str) -> bool:
     """Tell whether a line of a file asks for something from sbatch, which wants an interpreter above it."""
+    if path.endswith(_OF_NO_SHELL):
+        return False
     try:
         with open(open_plain(path, own=False), "rb") as file:
             return re.search(rb"^#SBATCH\s", file.read(_HEAD), re.MULTILINE) is not None
