@@ -115,7 +115,11 @@ use_venv() {
 no_python() { failed setup 127 "$1 on $(uname -n)"; }
 
 # Has the workers' Python find this package, and nothing else of ours. $1: the directory that has it alone.
-share_package() { export PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$1; }
+# Workers may have a path of their own.
+share_package() {
+  export PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$1
+  [ -z "${HPC_ELASTIC_WORKER_ENV_PYTHONPATH:-}" ] || HPC_ELASTIC_WORKER_ENV_PYTHONPATH+=:$1
+}
 
 # Ends the job if the workers' Python cannot run their script. Names it by its path, for another node may lack
 # it and have another one on PATH. $1: as above. The others: packages that the script imports.
@@ -125,7 +129,7 @@ check_python() {
   shift
   [ "${_he_worker[0]}" != python3 ] || _he_worker[0]=$(type -P python3)
   # Any Python can read this. It imports nothing from the working directory, which others may write to.
-  said=$(python3 -c '
+  said=$(PYTHONPATH=${HPC_ELASTIC_WORKER_ENV_PYTHONPATH:-$PYTHONPATH} python3 -c '
 import sys
 names = sys.argv[1:]
 here = sys.path.pop(0)

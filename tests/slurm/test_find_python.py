@@ -171,6 +171,28 @@ def test_the_python_of_hpc_elastic_is_refused_for_a_script_that_needs_another(
     assert [] == check(setup=["true"])
 
 
+def test_a_package_beside_the_script_needs_no_installation(workdir: Path) -> None:
+    """Python looks there first; the working directory may be another one."""
+    (workdir / "src" / "deepspeed").mkdir(parents=True)
+    (workdir / "src" / "train.py").write_text("import deepspeed\n")
+    assert "train.py imports deepspeed" in refusal(command="src/train.py").message
+    (workdir / "src" / "deepspeed" / "__init__.py").touch()
+    assert [] == check(command="src/train.py")
+
+
+@pytest.mark.parametrize("table", ["env", "worker_env"])
+def test_the_variables_of_the_job_may_tell_where_a_package_is(workdir: Path, table: str) -> None:
+    """PYTHONPATH of the workers is that of the job, not of this shell."""
+    (workdir / "train.py").write_text("import deepspeed\n")
+    (workdir / "shared" / "deepspeed").mkdir(parents=True)
+    (workdir / "shared" / "deepspeed" / "__init__.py").touch()
+    make_python(workdir / "venv")
+    variables = {table: {"PYTHONPATH": str(workdir / "shared")}}
+    assert [] == check(**variables)
+    assert [] == check(venv="venv", **variables)
+    assert "has no deepspeed" in refusal(venv="venv").message
+
+
 @pytest.mark.parametrize(("mark", "option"), [("pyvenv.cfg", "--venv"), ("conda-meta/history", "--conda")])
 def test_a_python_of_an_environment_without_this_package_may_be_the_workers(
     workdir: Path, mark: str, option: str

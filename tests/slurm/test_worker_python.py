@@ -285,6 +285,17 @@ def test_the_look_at_a_python_imports_nothing_from_the_working_directory(node: N
     assert not (here / "imported").exists()
 
 
+def test_workers_with_a_path_of_their_own_find_this_package(node: Node, tmp_path: Path) -> None:
+    """They get that path in the place of the script's; what is below it counts as theirs."""
+    place, shared = make_python(tmp_path / "venv"), tmp_path / "shared"
+    (shared / "deepspeed").mkdir(parents=True)
+    (shared / "deepspeed" / "__init__.py").touch()
+    fields = {"venv": str(place), "worker_env": {"PYTHONPATH": str(shared)}}
+    assert 76 == run(node, **fields, imports=("deepspeed", "hpc_elastic"))[0]
+    (call,) = [call for call in node.lines("calls") if call["words"][2] == "run"]
+    assert f"{shared}:{importable()}" == call["env"]["HPC_ELASTIC_WORKER_ENV_PYTHONPATH"]
+
+
 def test_a_virtual_environment_whose_python_is_not_on_the_node_ends_the_job(
     node: Node, tmp_path: Path
 ) -> None:

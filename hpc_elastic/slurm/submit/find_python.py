@@ -90,13 +90,22 @@ def _refuse_foreign_project(place: str, venv: str) -> None:
 
 
 def imports_of(spec: JobSpec, workdir: str) -> tuple[str, ...]:
-    """Return the well-known packages that the workers' script imports; none where it cannot be read."""
+    """Return the well-known packages that the workers' script imports; none where it cannot be read.
+
+    One that is beside the script needs no installation.
+    """
     path = _script(spec, workdir)
     try:
         data = read_plain(path, own=False, alone=False, limit=_LONGEST_SCRIPT) if path else b""
     except OSError:
         return ()
-    return environment.imports_of(data.decode(errors="replace"))
+    beside = os.path.join(os.path.dirname(path), "")
+    found = environment.imports_of(data.decode(errors="replace"))
+    return tuple(name for name in found if not _is_module(f"{beside}{name}"))
+
+
+def _is_module(place: str) -> bool:
+    return os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py"))
 
 
 def _script(spec: JobSpec, workdir: str) -> str:
@@ -175,9 +184,9 @@ class PythonAnswer(NamedTuple):
         return f"{self.path} (Python {'.'.join(map(str, self.version))})"
 
 
-def ask_python(path: str, names: Sequence[str], workdir: str) -> PythonAnswer | None:
-    """Ask a Python, started as the workers start it, whether it has packages; None without an answer."""
-    environ = dict(os.environ)  # noqa: TID251 - of the submit shell, as the workers get it
+def ask_python(path: str, names: Sequence[str], spec: JobSpec) -> PythonAnswer | None:
+    """Ask a Python, started as the workers of a job start it, whether it has packages; None: no answer."""
+    environ = {**os.environ, **spec.env, **spec.worker_env}  # noqa: TID251 - of the submit shell
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, (environ.get("PYTHONPATH"), importable())))
     try:
         done = subprocess.run(
@@ -186,7 +195,7 @@ def ask_python(path: str, names: Sequence[str], workdir: str) -> PythonAnswer | 
             text=True,
             timeout=_TIMEOUT_S,
             check=True,
-            cwd=workdir,
+            cwd=spec.workdir or ".",
             env=environ,
         )
         version, lacks = json.loads(done.stdout.splitlines()[-1])
@@ -210,7 +219,7 @@ def check_python(spec: JobSpec, *, starts_python: bool) -> None:
     may_change = bool(spec.setup or spec.modules)  # so that the node checks it
     if not has_own_python(spec):
         if runs_python(spec) and not may_change and starts_python:
-            _check_default(spec, names, workdir)
+            _check_default(spec, names)
         return
     if spec.container:
         return
@@ -223,7 +232,7 @@ def check_python(spec: JobSpec, *, starts_python: bool) -> None:
         raise InputError(_absent(field, place), where=field, fix=_absent_fix(field, place))
     if not starts_python:
         return
-    found = ask_python(python, names, workdir)
+    found = ask_python(python, names, spec)
     if found is None:
         raise InputError(f"the Python interpreter {python} does not run", where=field, fix="make it anew")
     _refuse_unfit(found, names, field, spec)
@@ -264,15 +273,15 @@ def _refuse_unfit(found: PythonAnswer, names: Sequence[str], field: str, spec: J
         )
 
 
-def _check_default(spec: JobSpec, names: Sequence[str], workdir: str) -> None:
+def _check_default(spec: JobSpec, names: Sequence[str]) -> None:
     """Refuse the Python of the agents for a script that imports packages which it lacks."""
     python = spec.python or sys.executable
     if python == sys.executable and all(PathFinder.find_spec(name) is not None for name in names):
         return
-    found = ask_python(python, names, workdir) if names else None
+    found = ask_python(python, names, spec) if names else None
     if found is None or not found.lacks:
         return
-    other, fix = _active(found, workdir)
+    other, fix = _active(found, spec)
     raise InputError(
         f"{spec.command[0]} imports {', '.join(found.lacks)}, which {found.text}, the Python of hpc_elastic, "
         f"does not have{other}",
@@ -281,18 +290,18 @@ def _check_default(spec: JobSpec, names: Sequence[str], workdir: str) -> None:
     )
 
 
-def _active(ours: PythonAnswer, workdir: str) -> tuple[str, str]:
+def _active(ours: PythonAnswer, spec: JobSpec) -> tuple[str, str]:
     """Return that another Python which is active here has the packages, and the option that names it."""
     environ = os.environ  # noqa: TID251 - of the submit shell
     venv, conda = environ.get("VIRTUAL_ENV", ""), environ.get("CONDA_PREFIX", "")
     for place, option in ((venv, "--venv"), (conda, "--conda")):
         python = os.path.join(place, "bin", environment.PYTHON) if place else ""
-        found = ask_python(python, ours.lacks, workdir) if python and os.path.isfile(python) else None
+        found = ask_python(python, ours.lacks, spec) if python and os.path.isfile(python) else None
         if found is not None and not found.lacks:
             return f"; {found.text}, which is active here, has it", f"{option} {for_shell(place)}"
     python = shutil.which(environment.PYTHON) or ""
     is_other = bool(python) and os.path.realpath(python) != os.path.realpath(ours.path)
-    found = ask_python(python, ours.lacks, workdir) if is_other else None
+    found = ask_python(python, ours.lacks, spec) if is_other else None
     if found is not None and not found.lacks:
         return f"; {found.text}, the first on PATH, has it", f"write -- {environment.PYTHON} in front of it"
     return "", _FIX
