@@ -26,7 +26,7 @@ from hpc_elastic.record.journal import (
 )
 from hpc_elastic.record.run_log import open_log, read_state
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.operate.end_run import EndRun
+from hpc_elastic.slurm.operate.end_run import EndRun, end_tasks
 from hpc_elastic.slurm.run_jobs import submissions
 from hpc_elastic.slurm.run_jobs.submissions import Submission
 from hpc_elastic.testing.waiting import wait_until
@@ -242,3 +242,34 @@ def test_a_directory_in_which_nothing_was_started_is_refused(run_paths: RunPaths
     """There is nothing to end."""
     with pytest.raises(InputError, match="nothing was ever started"):
         Ender(run_paths, job).stop()
+
+
+def test_a_task_that_has_ended_meanwhile_keeps_no_other_one_running(paths: RunPaths, job: FakeJob) -> None:
+    """Nor does one that has no records yet; the array is to be ended as a whole."""
+    tasks = [RunPaths(Path(paths.tasks) / str(index)) for index in range(3)]
+    for task in tasks:
+        for directory in task.directories():
+            Path(directory).mkdir(parents=True)
+        Path(task.identity).write_text("{}")
+    for task in tasks[1:]:
+        write(task, EpochStarted(EPOCH, "7_1", ("n1",)))
+    said: list[str] = []
+
+    def stop(task: RunPaths) -> None:
+        if task.root == tasks[1].root:
+            write(task, ENDED)
+        EndRun(task, Slurm(job.environ), SystemClock(), said.append).stop()
+
+    end_tasks(paths, Slurm(job.environ), stop, said.append)
+    assert [None, Decision.DONE, Decision.STOPPED] == [ending(task) for task in tasks]
+    assert "nothing was ever started" in said[0]
+    assert "the run has ended already" in said[1]
+    assert "scancel --state=PENDING 7" in job.calls
+
+
+def test_an_array_whose_first_task_has_no_run_yet_is_ended_as_a_whole(paths: RunPaths, job: FakeJob) -> None:
+    """Its tasks have runs of their own, and would not learn of the end by a record."""
+    Path(paths.tasks).mkdir()
+    Ender(paths, job).stop()
+    assert Decision.STOPPED is ending(paths)
+    assert ["scancel 7"] == job.calls

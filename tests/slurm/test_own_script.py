@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,9 @@ from hpc_elastic.slurm.job.own_script import asks_for, parse_call, parse_own_scr
 from hpc_elastic.slurm.job.own_script_file import read_own_script
 from hpc_elastic.slurm.job.spec import JobSpec
 from hpc_elastic.slurm.run_jobs.job_start import Start
+from hpc_elastic.slurm.run_jobs.script_tasks import is_array_of_script
 from hpc_elastic.slurm.submit.request import plan, read_template
+from hpc_elastic.slurm.submit.run_dir import create, discard
 
 SCRIPT = b"""#!/bin/bash -l -e
 # a comment
@@ -409,6 +412,10 @@ def test_an_array_is_known_by_the_lines_of_the_script(tmp_path: Path, line: str)
     path.write_text(f"#!/bin/bash\n#SBATCH {line}\n")
     wanted = plan(spec_of(path), read_template("script"), now_s=0.0, directory=str(tmp_path))
     assert wanted.is_array
+    create(wanted, now_s=0.0)
+    assert is_array_of_script(wanted.paths)
+    discard(wanted.paths, with_root=True)
+    assert not os.path.exists(wanted.paths.root)
     with pytest.raises(InputError, match="chain = 3"):
         plan(spec_of(path, chain=3), read_template("script"), now_s=0.0, directory=str(tmp_path))
     assert f"#SBATCH {line}" in wanted.script

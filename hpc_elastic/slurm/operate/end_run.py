@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from hpc_elastic.clock import Clock, date_text
-from hpc_elastic.errors import InputError, SlurmCommandError, SlurmError, SlurmNotFoundError
+from hpc_elastic.errors import HpcElasticError, InputError, SlurmCommandError, SlurmError, SlurmNotFoundError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.ids import CANCELLED_CODE, LOGIN
 from hpc_elastic.meet.membership import RUN_ID
@@ -85,25 +85,28 @@ def _runs(job: JobFacts) -> bool:
     return job.state in (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
 
 
-def runs_to_end(paths: RunPaths, slurm: Slurm, say: Callable[[str], None]) -> list[RunPaths]:
-    """Return the runs that are to be ended for a run, it as the last one.
+def end_tasks(
+    paths: RunPaths, slurm: Slurm, end: Callable[[RunPaths], None], say: Callable[[str], None]
+) -> None:
+    """End the runs of the tasks of an array that have begun and not ended; a run of another kind has none.
 
-    Those of an array are the runs of its tasks that have begun and not ended. The tasks that wait are taken
-    out of Slurm here: one would start in the place of another that ends.
+    The tasks that wait are taken out of Slurm first: one would start in the place of another that ends. A
+    task that cannot be ended, as it has ended by itself meanwhile, keeps no other one running.
 
     Args:
         paths: the run.
         slurm: Slurm's commands.
+        end: ends the run of a task.
         say: prints a line.
 
     Raises:
         InputError: all tasks of the array have ended, and Slurm has none left.
     """
     if not is_array_of_script(paths):
-        return [paths]
+        return
     array = read_run(paths)
-    live = [task for task in begun_tasks(paths) if not has_ended(read_run(task).state)]
-    job = None if live or array.state.ending is not None else ask_job(array, slurm).job
+    has_live = any(map(_may_go_on, begun_tasks(paths)))
+    job = None if has_live or array.state.ending is not None else ask_job(array, slurm).job
     if job is not None and job.state is JobState.ENDED:
         fix = f"to run those again that are not done: {array.command_to_go_on}"
         raise InputError("the tasks of the array have ended already", where="RUN", fix=fix)
@@ -111,7 +114,20 @@ def runs_to_end(paths: RunPaths, slurm: Slurm, say: Callable[[str], None]) -> li
         slurm.cancel_waiting(array.job_id)
     except SlurmError as error:
         say(f"the tasks of array {array.job_id} that wait could not be cancelled: {error}")
-    return [*(task for task in begun_tasks(paths) if not has_ended(read_run(task).state)), paths]
+    for task in begun_tasks(paths):
+        try:
+            if not has_ended(read_run(task).state):
+                end(task)
+        except HpcElasticError as error:
+            say(f"{task.name}: {error}")
+
+
+def _may_go_on(task: RunPaths) -> bool:
+    """Tell whether a task has not ended by its records, or they cannot be read."""
+    try:
+        return not has_ended(read_run(task).state)
+    except HpcElasticError:
+        return True
 
 
 class EndRun:

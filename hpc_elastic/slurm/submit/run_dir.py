@@ -311,7 +311,7 @@ def create(request: SubmitRequest, *, now_s: float) -> bool:
             if not existing_run.may_be_made_anew(paths):
                 raise _holds_a_run(paths.root)
             files.replace(paths.identity, data)
-        for directory in directories:
+        for directory in (*directories, *([paths.tasks] if request.is_array else [])):
             files.make_directory(directory)
         files.replace(paths.job, job)
         files.replace(paths.functions, request.functions.encode())
@@ -416,7 +416,7 @@ def discard(paths: RunPaths, *, with_root: bool) -> None:
         paths.script,
     ):
         _quietly(os.unlink, file)
-    for directory in reversed(paths.directories()):
+    for directory in (paths.tasks, *reversed(paths.directories())):
         _quietly(os.rmdir, directory)
     if with_root:
         _quietly(os.rmdir, paths.root)

@@ -11,7 +11,7 @@ from hpc_elastic.record.journal import Cause
 from hpc_elastic.report.timeline import span_text
 from hpc_elastic.settings.table import in_force
 from hpc_elastic.slurm.client.commands import Slurm
-from hpc_elastic.slurm.operate.end_run import EndRun, runs_to_end
+from hpc_elastic.slurm.operate.end_run import EndRun, end_tasks
 from hpc_elastic.slurm.operate.scale import scale as change_size
 from hpc_elastic.slurm.run_jobs.run_files import RunFiles, read_run
 from hpc_elastic.text import for_shell
@@ -20,8 +20,8 @@ from hpc_elastic.text import for_shell
 def stop(run: str, *, json: bool = False) -> int:
     """Have the workers save and stop at the same step; the job ends and is not requeued."""
     paths, tell = find_one_run(run), say_aside if json else say
-    for each in runs_to_end(paths, Slurm(), tell):
-        EndRun(each, Slurm(), SystemClock(), tell).stop()
+    end_tasks(paths, Slurm(), lambda task: EndRun(task, Slurm(), SystemClock(), tell).stop(), tell)
+    EndRun(paths, Slurm(), SystemClock(), tell).stop()
     if json:
         return hand_out_status(paths)
     for text in _never_asks(read_run(paths)):
@@ -54,8 +54,8 @@ def _never_asks(run: RunFiles) -> list[str]:
 def cancel(run: str, *, json: bool = False) -> int:
     """End a run at once; the work since its last checkpoint is lost."""
     paths, tell = find_one_run(run), say_aside if json else say
-    for each in runs_to_end(paths, Slurm(), tell):
-        EndRun(each, Slurm(), SystemClock(), tell).cancel()
+    end_tasks(paths, Slurm(), lambda task: EndRun(task, Slurm(), SystemClock(), tell).cancel(), tell)
+    EndRun(paths, Slurm(), SystemClock(), tell).cancel()
     return hand_out_status(paths) if json else 0
 
 
