@@ -41,6 +41,7 @@ def written(facts: FirstJobFacts) -> tuple[str, JobSpec]:
         ("srun python -u t.py --n 3 > log 2>&1 &", ("t.py", "--n", "3"), {}, ()),
         ("# python old.py\npython3.12 new.py 'a b'", ("new.py", "a b"), {}, ()),
         ("torchrun -m pkg.train a", ("a",), {"module": "pkg.train"}, ()),
+        ("torchrun -m pkg.train $ARGS --resume", (), {"module": "pkg.train"}, ("$ARGS", "--resume")),
         ("accelerate launch --num_processes 4 t.py a", ("t.py", "a"), {}, ()),
     ],
 )

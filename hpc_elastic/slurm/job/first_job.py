@@ -145,7 +145,7 @@ def _program(words: Sequence[str], origin: str, settings: Mapping[str, str]) -> 
     end = next((at for at, word in enumerate(words) if _END_OF_COMMAND.match(word)), len(words))
     own = words[:end]
     plain = next((at for at, word in enumerate(own) if _UNKNOWN.search(word)), len(own))
-    if plain < len(own) and own[plain - 1].startswith("-"):  # an option of that value
+    if 0 < plain < len(own) and own[plain - 1].startswith("-"):  # an option of that value
         plain -= 1
     if plain < 1 and "module" not in settings:
         return None
