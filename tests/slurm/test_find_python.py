@@ -229,3 +229,34 @@ def test_an_image_is_run_with_the_run_and_the_working_directory(
     assert "ch-run" == planned(container="tree", container_runtime="charliecloud").spec.container[0]
     assert ("sh",) == planned(container="sh").spec.container
     assert ("sh", "a.sif") == planned(container="sh a.sif").spec.container
+
+
+@pytest.mark.parametrize(
+    ("options", "has_gpus"),
+    [
+        ({"gres": "gpu:2"}, True),
+        ({"gpus": "1"}, True),
+        ({"gres": "nvme:1"}, False),
+        ({}, False),
+    ],
+)
+def test_an_image_gets_gpus_where_the_job_asks_for_some(
+    workdir: Path, options: dict[str, str], *, has_gpus: bool
+) -> None:
+    """Podman fails where it is to give GPUs that the node does not have."""
+    image: dict[str, Any] = {"container": "docker.io/a/b", "container_runtime": "podman"}
+    words = planned(**image, sbatch=options).spec.container
+    assert has_gpus is ("nvidia.com/gpu=all" in words)
+
+
+def test_mounts_are_complete_paths(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No shell expands them in a file, and the container starts elsewhere."""
+    monkeypatch.setenv("HOME", "/home/me")
+    image: dict[str, Any] = {
+        "container": "a/b",
+        "container_runtime": "podman",
+        "mounts": ["~/data", "data:/data", "/x"],
+    }
+    words = planned(**image).spec.container
+    wanted = {"/home/me/data:/home/me/data", f"{workdir}/data:/data", "/x:/x"}
+    assert wanted <= set(words)

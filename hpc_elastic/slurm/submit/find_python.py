@@ -16,7 +16,7 @@ from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import absence_of
 from hpc_elastic.slurm.job import environment
 from hpc_elastic.slurm.job.environment import OLDEST, Image, has_own_python, runs_python
-from hpc_elastic.slurm.job.options import near
+from hpc_elastic.slurm.job.options import near, option_name
 from hpc_elastic.slurm.job.script import worker_command
 from hpc_elastic.slurm.job.spec import AGENT_VARIABLES, JobSpec
 from hpc_elastic.slurm.job.worker_launcher import script_of
@@ -134,18 +134,31 @@ def container_words(spec: JobSpec, places: Mapping[str, str]) -> tuple[str, ...]
         fix = absence_fix(path, "check the path")
         raise InputError(f"the image {path} {absence_of(path)}", where="container", fix=fix)
     runtime = spec.container_runtime or _runtime_here(spec, image, is_directory=is_directory)
-    mounts = environment.places_to_mount(places["run"], places["workdir"], lookup.home(), spec.mounts)
-    asks = bool(spec.gpus_per_node or {"gres", "gpus"} & set(spec.sbatch))
+    own = [_whole_mount(mount, places["here"]) for mount in spec.mounts]
+    mounts = environment.places_to_mount(places["run"], places["workdir"], lookup.home(), own)
     known = (*sorted(AGENT_VARIABLES), *environment.PASSED, *spec.env, *spec.worker_env)
     found = Image(
         name=path if is_file else image,
         is_directory=is_directory,
         mounts=mounts,
         workdir=places["workdir"],
-        has_gpus=asks or (spec.exclusive and runtime == environment.APPTAINER),
+        has_gpus=_asks_for_gpus(spec) or (spec.exclusive and runtime == environment.APPTAINER),
         variables=tuple(dict.fromkeys(known)),
     )
     return environment.prefix_for(runtime, _program(runtime) or environment.PROGRAMS[runtime][0], found)
+
+
+def _whole_mount(mount: str, here: str) -> str:
+    """Return a mount with the complete path of its directory; the place inside stays as it is."""
+    directory, colon, inside = mount.partition(":")
+    return f"{os.path.normpath(os.path.join(here, os.path.expanduser(directory)))}{colon}{inside}"
+
+
+def _asks_for_gpus(spec: JobSpec) -> bool:
+    """Tell whether a job asks for GPUs; a runtime may fail that is to give an image some without that."""
+    asked = {option_name(name): str(value) for name, value in spec.sbatch.items()}
+    is_by_option = "gpu" in asked.get("gres", "") or any(name.startswith("gpus") for name in asked)
+    return bool(spec.gpus_per_node) or is_by_option
 
 
 def _program(runtime: str) -> str:
