@@ -221,7 +221,15 @@ def test_a_signal_for_a_script_without_srun_needs_a_program_that_gets_it(
 
 @pytest.mark.parametrize(
     ("program", "expected"),
-    [("python train.py", [("HE129", 2)]), ("srun python train.py", []), ("mpirun -n 4 sim", [])],
+    [
+        ("python train.py", [("HE129", 2)]),
+        ("source env.sh\npython train.py", [("HE129", 2)]),
+        ("srun python train.py", []),
+        ("mpirun -n 4 sim", []),
+        ("bash -c 'srun python train.py'", []),
+        ("bash -x train.sh --lr 1", []),
+        ("./train.sh", []),
+    ],
 )
 def test_a_warning_without_steps_reaches_nobody(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], program: str, expected: list[tuple[str, int]]

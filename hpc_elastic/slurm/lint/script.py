@@ -24,7 +24,10 @@ _BECOMES = re.compile(r"\s*exec\s+(?:-\w+\s+)*[^\s<>&\d-]")  # not only the file
 _TO_BE_SIGNALLED = (
     "write `exec` before the program, so that it gets the signal itself; or start it with srun, without `B:`"
 )
-_HAS_STEPS = re.compile(r"(?<![\w-])(?:mpirun|mpiexec(?:\.hydra)?|hpc-elastic|ray|parallel)(?![\w-])")
+_HAS_STEPS = re.compile(  # also by the words of a shell; another script may have some
+    r"(?<![\w-])(?:srun|mpirun|mpiexec(?:\.hydra)?|hpc-elastic|ray|parallel)(?![\w-])"
+    r"|\A\s*(?:(?:\S*/)?(?:ba)?sh\s+(?:-\w+\s+)*)?\S+\.(?:ba)?sh(?!\S)"
+)
 _WAITS = re.compile(r"\s*(?:(?:do|then|else|while|until)\s+)?wait(?![\w-])")
 _LOOPS = re.compile(r"\s*(?:while|until)\s")
 _FINISHES = re.compile(r"(?<![\w-])(?:_he_)?finish(?:_srun)?(?![\w-])")  # in our own scripts, too
