@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +137,17 @@ def test_only_packages_that_a_script_needs_in_any_case_are_asked_for(
 ) -> None:
     """An import in a function, in `try`, or in a text may never happen."""
     assert found == imports_of(text)
+
+
+def test_warnings_about_a_script_are_left_to_its_author() -> None:
+    """They would stand among the words of submit, without the name of the file."""
+    text = "import torch\nword = '\\d'\n"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ast.parse(text)
+        assert ["invalid escape sequence" in str(one.message) for one in caught] == [True]
+        assert ("torch",) == imports_of(text)
+    assert 1 == len(caught)
 
 
 IMAGE = Image("img", False, ("/run", "/data:/d"), "/work", has_gpus=True, variables=("RANK", "A"))

@@ -17,6 +17,8 @@ from hpc_elastic.isolated.argv import CALL
 from hpc_elastic.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
+    import ast
+
     from hpc_elastic.settings.table import JobSettings
 
 PYTHON: Final = "python3"  # every environment has it by this name
@@ -134,6 +136,24 @@ def runs_python(spec: JobSettings) -> bool:
     return spec.module != CALL and bool(spec.module or spec.command[0].endswith(".py"))
 
 
+UNREAD: Final = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""The exceptions for a script that Python cannot read; the last two are for nested brackets."""
+
+
+def tree_of(text: str | bytes) -> ast.Module:
+    """Return the syntax tree of a Python script, without the warnings of Python about it.
+
+    Raises:
+        UNREAD: Python cannot read it.
+    """
+    import ast  # noqa: PLC0415 - for few scripts
+    import warnings  # noqa: PLC0415 - the same
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they name no file, and are for the author of the script
+        return ast.parse(text)
+
+
 def imports_of(text: str) -> tuple[str, ...]:
     """Return the well-known packages that a Python script imports in any case.
 
@@ -145,8 +165,8 @@ def imports_of(text: str) -> tuple[str, ...]:
     import ast  # noqa: PLC0415 - for few scripts
 
     try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError):
+        body = tree_of(text).body
+    except UNREAD:
         return ()
     plain = [alias.name for node in body if isinstance(node, ast.Import) for alias in node.names]
     plain += [node.module or "" for node in body if isinstance(node, ast.ImportFrom) and not node.level]

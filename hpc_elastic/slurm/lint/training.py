@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import TypeGuard
 
+from hpc_elastic.slurm.job.environment import UNREAD, tree_of
 from hpc_elastic.slurm.lint.pitfalls import OF_CHECKPOINTS, LintFinding, Pitfall
 
 _CALLS = {
@@ -75,8 +76,8 @@ def python_syntax(text: str) -> list[LintFinding]:
 
 def _read(text: str) -> ast.AST | LintFinding:
     try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two of nested brackets
+        return tree_of(text)
+    except UNREAD as error:
         line = getattr(error, "lineno", None) or 1
         said = error.args[0] if error.args else "too many brackets inside each other"
         return LintFinding(line, Pitfall.PYTHON_SYNTAX, f"Python cannot read the script: {said}")

@@ -12,6 +12,7 @@ from hpc_elastic.cli.say import hand_out, say, say_aside
 from hpc_elastic.errors import HpcElasticError, InputError, UnfitFileError
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.slurm.client.commands import Slurm
+from hpc_elastic.slurm.job.environment import UNREAD, tree_of
 from hpc_elastic.slurm.job.first_job import FirstJobFacts, FirstProgram, program_in_script, text_of
 from hpc_elastic.slurm.job.job_file import JobFile, build_spec, places_of, read_toml
 from hpc_elastic.slurm.job.settings_files import settings_for
@@ -170,8 +171,8 @@ def _is_here(program: FirstProgram) -> bool:
 def _is_program(name: str) -> bool:
     """Tell whether a file of Python does something when it is run."""
     try:
-        tree = ast.parse(read_given(name, limit=_LONGEST))
-    except (OSError, SyntaxError, ValueError, RecursionError):
+        tree = tree_of(read_given(name, limit=_LONGEST))
+    except (OSError, *UNREAD):
         return False
     return any(isinstance(node, ast.If) and "__main__" in ast.dump(node.test) for node in tree.body)
 
