@@ -100,7 +100,7 @@ def test_a_resumed_array_starts_what_is_not_done(cluster: FakeCluster) -> None:
         task.wait_ending()
     array.wait_gone()
     for ends in ("stop", "cancel"):
-        refused = elastic(cluster, ends, str(array.directory)).stderr
+        refused = elastic(cluster, ends, str(array.directory)).stderr  # type: ignore[arg-type]
         assert "the tasks of the array have ended already" in refused
         assert f"hpc-elastic submit --resume {array.directory}" in refused
     (array.place / "again").touch()
