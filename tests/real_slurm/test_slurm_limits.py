@@ -26,7 +26,7 @@ SHAPES = {
 def jobs(session_cluster: Cluster) -> Iterator[dict[str, Probe]]:
     """Jobs with short limits; an administrator brings those limits forward, as nobody can ask for seconds."""
     with running(session_cluster, SHAPES) as probes:
-        for name, ahead_s in (("limit", 1), ("warn", 91)):
+        for name, ahead_s in (("limit", 5), ("warn", 91)):
             for job in (probe for key, probe in probes.items() if key.startswith(name)):
                 before = job.job()["EndTime"]
                 at = datetime.now() + timedelta(seconds=ahead_s)  # noqa: DTZ005 - slurmctld reads local time

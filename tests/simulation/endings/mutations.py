@@ -131,11 +131,6 @@ ENDING_MUTATIONS = (
         ("endings stall",),
     ),
     Mutation(
-        "an answer without a cause replaces one that names it",
-        (Change(f"{_STATE}:_explained", "entry.answer in _UNNAMED", "False"),),
-        ("endings script",),
-    ),
-    Mutation(
         "the next job of a chain counts no end of the one before",
         (Change(f"{_BEGIN}:charge", "start.restarts or start.link", "start.restarts"),),
         ("endings chain",),

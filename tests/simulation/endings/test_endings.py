@@ -18,7 +18,6 @@ RARE = {
     "accounting is believed though the last start is not in it",
     "a requeue by hand is taken for a preemption",
     "the words of Slurm in the log are those of any start",
-    "an answer without a cause replaces one that names it",
     "finish writes into a run that another job has begun",
     "a start without workers hides that nothing was saved before",
     "a task of a run that is held is charged as it begins again",
