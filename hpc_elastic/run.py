@@ -84,8 +84,7 @@ def get_args_parser() -> ArgumentParser:
     from hpc_elastic.cli.run.flags import torchs_parser  # noqa: PLC0415 - workers of --run-path import this
 
     made = torchs_parser()
-    made.give_lists()
-    made.raises = True
+    made.read_as_torchrun()
     made.conflict_handler = "resolve"  # a program that adds a flag of its own knows nothing of ours
     made.set_defaults(**{name: value for name, value in _OF_TORCH.items() if made.get_default(name) is None})
     return made
@@ -292,11 +291,7 @@ def main(args: Sequence[str] | None = None) -> None:
     """
     from hpc_elastic.multiprocessing.errors import record  # noqa: PLC0415 - workers of --run-path import this
 
-    try:
-        parsed = parse_args(args)
-    except InputError as error:
-        raise FlagError(error.message, where=error.where, fix=error.fix) from None
-    record(run)(parsed)
+    record(run)(parse_args(args))
 
 
 def command(argv: Sequence[str]) -> int:
@@ -314,7 +309,7 @@ def command(argv: Sequence[str]) -> int:
 
     try:
         args = parse_args(argv)
-    except InputError as error:
+    except InputError as error:  # of a variable
         return _refused(error)
     is_plugins = args.rdzv_backend not in BACKENDS
     if args.run_path or is_plugins:  # scripts and handlers search for modules where those of torchrun do

@@ -13,7 +13,6 @@ from typing import Any, Final, NoReturn
 
 from hpc_elastic.argparse_util import check_env, env, value_of, variable_of
 from hpc_elastic.cli.arguments import ARGUMENTS, OPTIONS_HEADING, PROGRAM, CommandRow, Option, Word
-from hpc_elastic.errors import InputError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.settings.setting import (
@@ -122,8 +121,6 @@ class Parser(argparse.ArgumentParser):
         torchs: torchrun's flags: an abbreviation that is clear there is clear here.
         behind: the words behind ``--`` that the command takes apart from the others.
         line: the words that it reads.
-        raises: a wrong value of a flag that torchrun's parser takes for a text is an `InputError`, and does
-            not end the process: programs that call torchrun's `main` get an exception there, too.
         row: describes the command; None: its help is that of argparse.
         panels: more entries of the help, by headings.
         advise: returns the words to write in place of unknown ones; empty if these are not known either.
@@ -142,15 +139,17 @@ class Parser(argparse.ArgumentParser):
         self.torchs: Iterable[str] = ()
         self.behind: tuple[str, ...] = ()
         self.line: Sequence[str] = ()
-        self.raises = False
         self.row: CommandRow | None = None
         self.panels: Mapping[str, Sequence[tuple[str, str]]] = {}
         self.advise: Callable[[Slip], str] = near
 
-    def give_lists(self) -> None:
-        """Have a list of texts where a setting has a tuple, as torchrun's parser has."""
+    def read_as_torchrun(self) -> None:
+        """Have a list where a setting has a tuple, and a text where torchrun reads it behind its parser."""
         for action in self._actions:
-            if isinstance(action.type, FlagValue) and action.type.kind is TEXTS:
+            kind = action.type.kind if isinstance(action.type, FlagValue) else None
+            if kind in (STREAMS, LOCAL_RANKS):
+                action.type = str
+            if kind is TEXTS:
                 action.type = FlagTexts(TEXTS)
                 if isinstance(
                     action.default, tuple
@@ -262,8 +261,6 @@ class Parser(argparse.ArgumentParser):
         if not fix and action.nargs is None and action.metavar is not None:
             fix = f"write {flag} {action.metavar}; see {self.prog} --help"
         source = "" if any(_names_flag(word, names) for word in self.line) else source_of(flag)
-        if self.raises and isinstance(action.type, FlagValue) and action.type.kind in (STREAMS, LOCAL_RANKS):
-            raise InputError(error.message, where=f"{flag}{source}", fix=fix)
         self.error(f"{flag}: {error.message}{source}", fix)
 
 

@@ -124,10 +124,11 @@ class RunFiles(NamedTuple):
     @property
     def command_to_go_on(self) -> str:
         """The command that starts the run again; one that `submit` did not make has no script to queue."""
-        root = for_shell((array_of(self.paths) or self.paths).root)
+        array = array_of(self.paths)
+        root = for_shell((array or self.paths).root)
         if self.is_torchruns:
             return f"the same torchrun command again, with --rdzv-endpoint={root}"
-        if self.has_script or array_of(self.paths) is not None:
+        if self.has_script or array is not None:
             return f"hpc-elastic submit --resume {root}"
         ending = self.state.ending
         if ending is not None and ending.decision is not Decision.DONE and self.job_id and not self.is_local:
