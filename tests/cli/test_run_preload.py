@@ -27,7 +27,7 @@ import counted, filelock
 rounds = os.environ["TORCHELASTIC_RESTART_COUNT"]
 if rounds == "0" and os.environ["RANK"] == "1":
     os.kill(os.getpid(), 9)
-print(f"round {rounds} {HAD}\n", end="", flush=True)  # in one piece: two workers write at once
+print(f"round {rounds} {HAD}\\n", end="", flush=True)  # in one piece: two workers write at once
 if rounds == "0":
     __import__("time").sleep(1000)
 """
