@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import shutil
@@ -57,6 +58,9 @@ class TwoUsers:
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
+            # Objects of earlier tests are not collected here: torch's process groups would wait for their
+            # threads, which no fork has.
+            gc.freeze()
             try:  # a forked child must never return into pytest
                 os.close(reader)
                 value = _value_of(uid, act)

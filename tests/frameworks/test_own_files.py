@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import stat
 import subprocess
@@ -300,6 +301,30 @@ def test_what_an_acl_lets_another_user_write_is_refused(two_users: TwoUsers, wha
 
     two_users.act(BOB, attack)
     assert "others can write to it" in two_users.act(ALICE, look)
+
+
+@needs_root
+def test_what_other_tests_left_is_not_collected_by_another_user(two_users: TwoUsers) -> None:
+    """An object that waits for its threads as it ends waits for ever, or aborts, in a process that was forked."""
+
+    class Left:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            (two_users.shared / "collected").touch()
+
+    def collect() -> list[str]:
+        gc.collect()
+        return os.listdir(two_users.shared)
+
+    gc.disable()
+    try:
+        Left()
+        assert [] == two_users.act(ALICE, collect)
+    finally:
+        gc.enable()
+    assert ["collected"] == collect()
 
 
 @needs_root
