@@ -305,7 +305,7 @@ def test_what_an_acl_lets_another_user_write_is_refused(two_users: TwoUsers, wha
 
 @needs_root
 def test_what_other_tests_left_is_not_collected_by_another_user(two_users: TwoUsers) -> None:
-    """An object that waits for its threads as it ends waits for ever, or aborts, in a process that was forked."""
+    """An object that waits for its threads as it ends waits for ever, or aborts, in a forked process."""
 
     class Left:
         def __init__(self) -> None:
