@@ -134,6 +134,17 @@ def test_a_preempted_task_whose_agent_left_without_a_word_is_not_a_lost_node(
     assert [(ME, cause) for cause in left] == [(one.node_id, one.cause) for one in found]
 
 
+def test_a_member_whose_follower_has_left_is_charged_as_the_task_goes_back(tmp_path: Path) -> None:
+    """The next start would take the requeue of finish for one by hand: an agent was killed, and the agent
+    started in its place left before it was in a round.
+    """
+    end = TaskEnd(tmp_path, ArraySlurm([MINE, OTHER]))
+    assert end.finish(STARTED, ROUND).code == ExitCode.REQUEUE
+    left = [one.entry for one in read_records(end.paths) if isinstance(one.entry, NodeLeft)]
+    assert [(one.node_id, one.cause) for one in left] == [(ME, Cause.AGENT_ERROR)]
+    assert read_state(end.paths).running is None
+
+
 @pytest.mark.parametrize("is_held", [True, False])
 def test_a_task_of_a_held_run_says_nothing_of_its_node(tmp_path: Path, *, is_held: bool) -> None:
     """It begins nothing there; otherwise it leaves a node that was lost twice, and says so."""

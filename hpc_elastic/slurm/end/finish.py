@@ -80,7 +80,7 @@ from hpc_elastic.store import files
 
 _SLURM = (SlurmCommandError, SlurmNotFoundError)
 _RELAUNCH_PAUSE_S = 2.0
-_BY_SLURM = (Cause.PREEMPTION, Cause.TIME_LIMIT)  # which say nothing against the node of a task
+_SAYS_GOODBYE = (Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.AGENT_ERROR)  # against no node of a task
 
 
 class _AnotherJobsError(Exception):
@@ -504,9 +504,9 @@ class _ChoiceExecutor:
             self._stopped(StopKind.FAILED, failure.text)
         elif cause is Cause.AGENT_ERROR and self._facts.is_task:
             self._note_down(why)
-        elif task is not None and cause in _BY_SLURM and self._facts.left is None:
+        if task is not None and failure is None and cause in _SAYS_GOODBYE:
             left = goodbye_for(self._log.state, task, cause, why)
-            if left is not None:
+            if left is not None:  # also that of an agent which another one of this start has followed
                 self._write(left)
 
     def _record_requeue(self, cause: Cause, reason: str, signal: str) -> None:
