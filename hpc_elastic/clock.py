@@ -50,6 +50,25 @@ def date_text(wall_s: float) -> str:
     return _local_text("%Y-%m-%d %H:%M:%S", wall_s)
 
 
+def short_text(wall_s: float, step_s: float) -> str:
+    """Return a wall time as short as marks of an axis that are so far apart [s] allow; local time."""
+    day, minute = 86400, 60
+    form = "%m-%d" if step_s >= day or _local_text("%H%M%S", wall_s) == "000000" else "%H:%M"
+    return _local_text(form if step_s >= minute else "%H:%M:%S", wall_s)
+
+
+def ahead_s(wall_s: float) -> int:
+    """Return by how much local time is ahead of UTC at a wall time [s]; 0 for one that no calendar has."""
+    return time.localtime(wall_s).tm_gmtoff if 0 <= wall_s < _YEAR_10000_S else 0
+
+
+def zone_text(wall_s: float) -> str:
+    """Return the zone of local time at a wall time: ``UTC+01:00``."""
+    minutes = ahead_s(wall_s) // 60
+    hours, rest = divmod(abs(minutes), 60)
+    return f"UTC{'-' if minutes < 0 else '+'}{hours:02}:{rest:02}" if minutes else "UTC"
+
+
 def wall_of(text: str) -> float | None:
     """Return the time that a text in local time names, ``2026-11-23T14:00:00`` [s since the epoch].
 

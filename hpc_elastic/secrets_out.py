@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 BLANK = "***"
-_LEAST = 6  # characters of a value that is looked for in texts: a shorter one stands in many words
+LEAST = 6  # characters of a value that is looked for in texts: a shorter one stands in many words
 # a text without any of these has no secret that the patterns find
 _MARKS = (
     "_",
@@ -104,7 +104,7 @@ def _without_value(found: re.Match[str]) -> str:
 def secret_values(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the values of variables that are secrets by their names, the longest first."""
     named = {value for name, value in environ.items() if is_secret_name(name) and not _is_path(name, value)}
-    found = {value for value in named if len(value) >= _LEAST and not value.isdecimal()}
+    found = {value for value in named if len(value) >= LEAST and not value.isdecimal()}
     return tuple(sorted(found, key=len, reverse=True))
 
 

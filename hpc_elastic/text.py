@@ -23,6 +23,8 @@ _NO_REASON = (  # advice below an error of CUDA, and this package's words at the
 _RANK = r"\[rank\d+\]: ?"  # before each line of a traceback by PyTorch
 _NAMES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _UNBROKEN = "\N{NO-BREAK SPACE}%"
+_THIN = "\N{NARROW NO-BREAK SPACE}"
+_BEFORE_UNIT = r"(?<=\d) (?=(?:s|min|h|d|%|steps/(?:s|min|h))(?![^\s,;.)]))"
 WIDTH = 80  # columns of a terminal
 MOST_NAMES = 8  # of nodes in a line
 _ESCAPED_BYTE = 0xDC00  # stands for a byte that is no text: 0xDC80 to 0xDCFF
@@ -46,6 +48,16 @@ def bytes_text(size: int) -> str:
     while number >= _UNIT and unit < len(_UNITS) - 1:
         number, unit = number / _UNIT, unit + 1
     return f"{number:.1f}".removesuffix(".0") + _UNITS[unit]
+
+
+def sentence(text: str) -> str:
+    """Return a text with a capital letter and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith(".") else ".")
+
+
+def with_units(text: str) -> str:
+    """Return a text in which a thin space that breaks no line parts numbers from their units."""
+    return re.sub(_BEFORE_UNIT, _THIN, text)
 
 
 def few_text(names: Sequence[str]) -> str:

@@ -35,8 +35,22 @@ _GOES_ON = (
     RunPhase.DRAINING,
 )
 """Phases of a run that goes on by itself."""
-_MENDED = "when it is mended"
+_MENDED = "when it is mended:"
 Say = Callable[[str], None]
+
+
+class NextStep(NamedTuple):
+    """A thing for the user to do, with at most one command."""
+
+    before: str = ""  # words before the command, with their colon; without a command: all words
+    command: str = ""  # that can be copied
+    after: str = ""
+    is_start: bool = False  # it starts the run again
+
+    @property
+    def text(self) -> str:
+        """The step as one line."""
+        return " ".join(filter(None, (self.before, self.command, self.after)))
 
 
 class SeenRun(NamedTuple):
@@ -47,7 +61,7 @@ class SeenRun(NamedTuple):
     where: RunStatus
     account: Account
     newest: NewestStep | None  # of the workers, by their heartbeats; None: none run, or they tell no steps
-    then: list[str]  # the next steps of its user, at most one command in each
+    then: list[NextStep]  # of its user
 
     @property
     def goes_on(self) -> bool:
@@ -108,49 +122,64 @@ def batch_log(run: RunFiles) -> list[str]:
     return [path] if os.path.exists(path) else []
 
 
-def next_steps(run: RunFiles, where: RunStatus, asked: SlurmAnswer) -> list[str]:
-    """Return the next steps of the user for the state that a run is in, at most one command in each."""
-    root, again, phase = for_shell(run.paths.root), run.command_to_go_on, where.phase
+def next_steps(run: RunFiles, where: RunStatus, asked: SlurmAnswer) -> list[NextStep]:
+    """Return the next steps of the user for the state that a run is in."""
+    root, phase = for_shell(run.paths.root), where.phase
+    logs = NextStep(command=f"hpc-elastic logs {root}")
     if run.is_torchruns and phase is not RunPhase.SILENT:
-        return ["read torchrun's output", f"to start it again: {again}"]
+        return [NextStep("read torchrun's output"), _again(run, "to start it again:")]
     if phase is RunPhase.SILENT:
         return _next_of_silent(run, asked)
     if phase is RunPhase.HELD:
         is_there = asked.job is None or asked.job.state.is_active
-        release = f"scontrol release {run.job_id}"
-        return [f"hpc-elastic logs {root}", f"{_MENDED}: {release if is_there else again}"]
+        release = NextStep(_MENDED, f"scontrol release {run.job_id}")
+        return [logs, release if is_there else _again(run, _MENDED)]
     if phase is RunPhase.GONE and batch_log(run):
-        return [f"read {for_shell(batch_log(run)[0])}", again]
+        return [NextStep(f"read {for_shell(batch_log(run)[0])}"), _again(run)]
     if phase in _WAITS and (helps := _what_helps_to_start(run, asked)):
         return [helps]
     told = {
-        RunPhase.DONE: [f"hpc-elastic logs {root}"],
-        RunPhase.FAILED: [f"hpc-elastic logs {root}", f"{_MENDED}: {again}"],
-        RunPhase.QUEUED: [f"hpc-elastic status {root} once the job has started"],
+        RunPhase.DONE: [logs],
+        RunPhase.FAILED: [logs, _again(run, _MENDED)],
+        RunPhase.QUEUED: [NextStep(command=f"hpc-elastic status {root}", after="once the job has started")],
     }
     is_over = phase.is_final or phase is RunPhase.GONE or run.was_interrupted
     waits = is_over and asked.job is not None and asked.job.state.is_active  # not for long
-    first = [first_to_do(run.job_id, asked.job.state)] if waits and asked.job is not None else []
-    return told.get(phase, [*first, again] if is_over else [f"hpc-elastic logs -f {root}"])
+    first = [NextStep(first_to_do(run.job_id, asked.job.state))] if waits and asked.job is not None else []
+    follow = NextStep(command=f"hpc-elastic logs -f {root}")
+    return told.get(phase, [*first, _again(run)] if is_over else [follow])
 
 
-def _what_helps_to_start(run: RunFiles, asked: SlurmAnswer) -> str:
-    """Return the fix for a job that does not start by itself; empty if it does."""
+def _again(run: RunFiles, before: str = "") -> NextStep:
+    """Return the step that starts a run again; without a script of this package it has words alone."""
+    again = run.command_to_go_on
+    if run.has_script:
+        return NextStep(before, again, is_start=True)
+    return NextStep(f"{before} {again}" if before else again, is_start=True)
+
+
+def _what_helps_to_start(run: RunFiles, asked: SlurmAnswer) -> NextStep | None:
+    """Return the fix for a job that does not start by itself; None if it does."""
     if asked.job is not None and asked.job.to_be_released:
-        return f"scontrol release {run.job_id} (where an administrator holds it: ask why)"
-    return what_helps(asked.fields, for_shell(run.paths.root))
+        release = f"scontrol release {run.job_id}"
+        return NextStep(command=release, after="(where an administrator holds it: ask why)")
+    helps = what_helps(asked.fields, for_shell(run.paths.root))
+    return NextStep(helps) if helps else None
 
 
-def _next_of_silent(run: RunFiles, asked: SlurmAnswer) -> list[str]:
+def _next_of_silent(run: RunFiles, asked: SlurmAnswer) -> list[NextStep]:
     """Return the fix for a run whose agents are silent."""
     root = for_shell(run.paths.root)
     if asked.job is None:
         job = f"whether job {run.job_id} runs" if run.job_id else "whether it runs"
         where = "where torchrun was started" if run.is_torchruns else "on a login node"
-        return [f"look {where} {job}", f"if not: {run.command_to_go_on}"]
+        return [NextStep(f"look {where} {job}"), _again(run, "if not:")]
     if script_counts(signs_of(run, SystemClock().wall())):
-        return [f"its batch script lives and acts by itself: hpc-elastic status {root} in a minute"]
-    again, found = run.command_to_go_on, asked.job
+        look = f"hpc-elastic status {root}"
+        return [NextStep("its batch script lives and acts by itself:", look, "in a minute")]
+    again, found = _again(run), asked.job
     if found.state is JobState.RUNNING and found.may_requeue and not (is_array(run) or run.is_torchruns):
-        again = f"to start it again: scontrol requeue {run.job_id}"  # nothing else does: no process is left
-    return [f"hpc-elastic logs {root}", f"to end it: hpc-elastic cancel {root}", again]
+        # nothing else does: no process is left
+        again = NextStep("to start it again:", f"scontrol requeue {run.job_id}")
+    end = NextStep("to end it:", f"hpc-elastic cancel {root}")
+    return [NextStep(command=f"hpc-elastic logs {root}"), end, again]

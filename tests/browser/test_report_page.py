@@ -46,6 +46,32 @@ def page_of(paths: RunPaths, nodes: int) -> Path:
     return page
 
 
+_FAINT = """(() => {
+  const parts = colour => (colour.match(/[\\d.]+/g) || [0, 0, 0]).map(Number);
+  const light = colour => {
+    const [r, g, b] = parts(colour).map(v => v / 255).map(
+      v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = one => {
+    for (; one; one = one.parentElement) {
+      const colour = getComputedStyle(one).backgroundColor;
+      if (parts(colour)[3] !== 0) return colour;
+    }
+    return 'rgb(255, 255, 255)';
+  };
+  const found = [];
+  for (const one of document.querySelectorAll('body *:not(svg, svg *)')) {
+    const own = [...one.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+    if (!own || !one.getClientRects().length) continue;
+    const pair = [light(getComputedStyle(one).color), light(ground(one))].sort((a, b) => b - a);
+    const contrast = (pair[0] + 0.05) / (pair[1] + 0.05);
+    if (contrast < 4.5) found.push(`${one.tagName} ${one.className} ${contrast.toFixed(2)}`);
+  }
+  return [...new Set(found)];
+})()"""  # texts with less contrast than WCAG AA asks for
+
+
 def pixels(picture: bytes, place: Path) -> Any:
     """Return the colours of a picture, row by row."""
     place.write_bytes(picture)
@@ -63,10 +89,12 @@ def test_the_page_is_drawn_and_loads_nothing(
     browser.open(page, *size, scheme)
     assert [page.as_uri()] == browser.requests
     assert [] == browser.errors
-    assert 3 == browser.value("document.querySelectorAll('svg').length")
+    assert 5 <= browser.value("document.querySelectorAll('svg').length")
     assert browser.value(
         "[...document.querySelectorAll('svg')].every(one => one.getBoundingClientRect().height > 0)"
     )
+    assert browser.value("document.querySelector('.todo li').getBoundingClientRect().bottom < 800")
+    assert [] == browser.value(_FAINT)
     assert browser.value("document.documentElement.scrollWidth <= window.innerWidth")
     shown = pixels(browser.picture(), tmp_path / f"{nodes}-{size[0]}-{scheme}.png")
     assert size == (shown.shape[1], shown.shape[0])
@@ -75,3 +103,28 @@ def test_the_page_is_drawn_and_loads_nothing(
     assert (ground > 0.7) == (scheme == "light")
     contrast = float(abs(shown.mean(axis=2) - ground).max())
     assert contrast > 0.5
+
+
+def test_the_drawing_can_be_widened_with_the_keyboard(browser: Browser, paths: RunPaths) -> None:
+    """Four times the width shows more times on the axis; the page itself stays as wide as it is."""
+    browser.open(page_of(paths, 4), 1280, 900, "light")
+    shown = "[...document.querySelectorAll('.ticks span')].filter(one => one.offsetWidth).length"
+    wide = "document.querySelector('.plot').offsetWidth"
+    times, width = browser.value(shown), browser.value(wide)
+    browser.value("document.getElementById('z1').focus()")
+    for kind in ("rawKeyDown", "keyUp"):
+        browser.call("Input.dispatchKeyEvent", type=kind, key="ArrowRight", windowsVirtualKeyCode=39)
+    assert browser.value("document.getElementById('z4').checked")
+    assert browser.value(shown) > times
+    assert pytest.approx(4 * width, abs=4) == browser.value(wide)
+    assert browser.value("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_all_texts_of_the_head_are_whole_when_printed(browser: Browser, paths: RunPaths) -> None:
+    """On paper the axis has one width, and no table is cut at its side."""
+    browser.open(page_of(paths, 4), 718, 1000, "light")  # A4 without its margins
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    assert "none" == browser.value("getComputedStyle(document.querySelector('.zoom')).display")
+    assert browser.value("document.documentElement.scrollWidth <= window.innerWidth")
+    assert browser.call("Page.printToPDF", preferCSSPageSize=True)["data"]
+    browser.call("Emulation.setEmulatedMedia", media="")

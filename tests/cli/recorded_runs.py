@@ -84,6 +84,7 @@ def write_facts(
     *facts: tuple[int, float, int, int],
     began: int | None = None,
     gone: Sequence[tuple[int, float, int]] = (),
+    total: int | None = None,
 ) -> None:
     """Write lines of the first node about steps: round, time [s since the begin], newest record, step.
 
@@ -92,12 +93,15 @@ def write_facts(
         facts: the lines.
         began: the step that the workers say they went on from in the first of them; None: they do not say.
         gone: lines that no worker is left: round, time and newest record.
+        total: steps of the whole run, where the workers tell them.
     """
     os.makedirs(paths.account)
     lines = [
         encode_fact(
             WorkFact(
-                *(number, Doing.STEP, BEGAN + at, at, "n1.1", known, step), began=None if place else began
+                *(number, Doing.STEP, BEGAN + at, at, "n1.1", known, step),
+                total=total,
+                began=None if place else began,
             )
         )
         for place, (number, at, known, step) in enumerate(facts)

@@ -12,6 +12,7 @@ import pytest
 from hpc_elastic.account.gpus import GpuSample, NodeGpus, encode_gpus, noted
 from hpc_elastic.account.read import gpu_file
 from hpc_elastic.cli import app
+from hpc_elastic.clock import date_text
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
     Cause,
@@ -24,7 +25,12 @@ from hpc_elastic.record.journal import (
     RoundFormed,
     RunEnded,
 )
-from tests.cli.recorded_runs import EPOCH, MEMBERS, NAN, STARTED, paths, write, write_facts
+from hpc_elastic.report.explain.facts import explanation_of
+from hpc_elastic.report.explain.head import HeadFacts, figures_of
+from hpc_elastic.report.run_facts import look_at
+from hpc_elastic.report.timeline import span_text
+from hpc_elastic.slurm.run_jobs.run_files import SavedCheckpoint, SlurmAnswer, read_run
+from tests.cli.recorded_runs import BEGAN, EPOCH, MEMBERS, NAN, STARTED, paths, write, write_facts
 
 __all__ = ["paths"]
 
@@ -86,12 +92,12 @@ class Page(HTMLParser):
         """Note a tag."""
         self.tags.append(tag)
         self.loads += [f"{name}={value}" for name, value in attrs if name in {"src", "href", "onload"}]
-        if tag not in {"meta", "i"}:
+        if tag not in {"meta", "i", "input", "br", "line", "polyline"}:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
         """Note that a tag is closed, which has to be the newest one."""
-        if tag != "i":
+        if tag not in {"i", "line", "polyline"}:
             assert tag == self.open.pop()
 
     def handle_data(self, data: str) -> None:
@@ -100,22 +106,88 @@ class Page(HTMLParser):
 
 
 def test_the_page_stands_alone(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
-    """It loads nothing, runs nothing, closes each tag, and shows drawings, tables and the spec."""
+    """It loads nothing, runs nothing, closes each tag, and shows figures, drawings, tables and the spec."""
     write(paths, *crashed(NAN))
     write_facts(paths, (1, 40.0, 2, 1), (1, 140.0, 2, 21), (2, 170.0, 4, 11), (2, 290.0, 4, 41))
     page = Page(reported(paths, capfd, "--format", "html"))
     assert ([], []) == (page.open, page.loads)
     assert "script" not in page.tags
-    assert 3 == page.tags.count("svg")
     text = " ".join(page.words)
+    assert 5 == page.tags.count("svg")  # lines over all, nodes, steps, rate, stops
     for title in (
         "Where the time went",
         "Starts of the job",
-        "Nodes over time",
-        "Steps over time",
+        "Over time",
+        "computing again 13 %",
         "job.json",
     ):
         assert title in text
+
+
+def head_of(page: str) -> str:
+    """Return the text of the head of a page."""
+    return " ".join(" ".join(Page(page).words).partition("Account of time")[0].split()).replace("\u202f", " ")
+
+
+def test_the_head_answers_first(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """State, figures, the reason and the command are above all drawings."""
+    write(paths, *crashed(NAN))
+    write_facts(paths, (1, 40.0, 2, 1), (1, 140.0, 2, 21), (2, 170.0, 4, 11), (2, 290.0, 4, 41))
+    page = reported(paths, capfd, "--format", "html")
+    assert '<h1>toy <span class="badge red">failed</span></h1>' in page
+    head = head_of(page)
+    for told in (
+        "step 41 of how many is not told",
+        "goodput 15 % 15.0 % cost most: lost at the end 45 %, starting workers 13 %",
+        "took 5 min 1 s 1 start",
+        "stops 2 ",
+        "Failed: no restarts are left",
+        "To do:",
+    ):
+        assert told in head
+    assert f"<code>hpc-elastic logs {paths.root}</code>" in page
+
+
+def test_a_run_that_goes_on_tells_when_it_is_done(paths: RunPaths) -> None:
+    """Its figures are the step of all steps, rate, time left, goodput, checkpoint, nodes and stops."""
+    write(paths, (0.0, STARTED), (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)))
+    write_facts(paths, (1, 40.0, 2, 1), (1, 190.0, 2, 301), total=1000)
+    run = read_run(paths)
+    seen = look_at(run, print, SlurmAnswer(None, {}))
+    moment = HeadFacts(BEGAN + 190, SavedCheckpoint(200, None, 61.0), "0 of 3 restarts")
+    found = {one.name: one for one in figures_of(seen, explanation_of(run, seen.account), moment)}
+    assert ("301 of 1000", "30 %", 0.301) == found["step"][1:]
+    assert ("2 steps/s", "over 2 min 30 s, with its stops") == found["rate"][1:3]
+    done = f"done about {date_text(BEGAN + 190 + 349.5)} at this rate"
+    assert (span_text(349.5), done) == found["time left"][1:3]
+    assert ("1 min 1 s ago", "step 200") == found["last checkpoint"][1:3]
+    assert ("2 of 2", "4 workers") == found["nodes"][1:3]
+    assert ("0", "0 of 3 restarts") == found["stops"][1:3]
+
+
+def test_a_stop_shows_the_end_of_its_log(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its last lines are folded below a link to the file from the place of the page, without secrets."""
+    write(paths, *crashed(NAN))
+    log = Path(paths.attempt_logs(2)) / "3" / "stderr.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("line\n" * 50 + "MY_API_KEY=abcdef123456\nof-the-job <b>\n")
+    job = {"format": 1, "spec": {"name": "toy", "env": {"PLAIN": "of-the-job"}}}
+    Path(paths.job).write_text(json.dumps(job))
+    reported(paths, capfd, "-o", "run.html")
+    page = Path("run.html").read_text()
+    name = Path(paths.root).name
+    assert f'<a href="{name}/logs/attempt_2/3/stderr.log">logs/attempt_2/3/stderr.log</a>' in page
+    assert "<pre>" + "line\n" * 18 + "MY_API_KEY=***\n*** &lt;b&gt;</pre>" in page
+
+
+def test_numbers_are_right_aligned_with_their_units(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A thin space that breaks no line parts a number from its unit."""
+    write(paths, *crashed(NAN))
+    write_facts(paths, (1, 40.0, 2, 1), (1, 140.0, 2, 21), (2, 170.0, 4, 11), (2, 290.0, 4, 41))
+    page = reported(paths, capfd, "--format", "html")
+    assert "<td>computing again</td><td class=n>40\u202fs</td><td class=n>13\u202f%</td>" in page
 
 
 def test_foreign_words_do_nothing_on_the_page(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +211,23 @@ def test_a_page_of_512_nodes_is_small(paths: RunPaths, capfd: pytest.CaptureFixt
     page = reported(paths, capfd, "--format", "html")
     assert len(page) < 100_000
     assert "n0 and 510 more" in page
-    assert ">n511</text>" in page
+    assert ">n511</span>" in page
+
+
+def test_a_page_of_many_histories_is_small(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """As each node has left once, each has a history of its own: 48 are drawn, and the others are counted."""
+    names = MANY[:100]
+    members = tuple(Member(f"{name}.1", name, 8) for name in names)
+    entries: list[tuple[float, Entry]] = [(0.0, EpochStarted(EPOCH, "7", names))]
+    for number in range(1, 201):
+        crew = tuple(member for member in members if member != members[number % 100])
+        entries.append((1000.0 * number, RoundFormed(number, EPOCH, crew, crew[0].node, 1, None)))
+        entries.append((1000.0 * number + 900, RoundEnded(number, Cause.CRASH, ("n1",), NAN)))
+    write(paths, *entries)
+    page = reported(paths, capfd, "--format", "html")
+    assert len(page) < 2_000_000
+    assert page.count('<div class="lane">') == 48 + 1  # and that of the stops
+    assert "and 52 nodes more with other histories" in page
 
 
 def test_text_and_markdown_have_the_same_tables(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:

@@ -349,6 +349,6 @@ def test_a_job_without_any_process_is_to_be_requeued(paths: RunPaths) -> None:
     Path(paths.job).write_text(json.dumps({"format": 1, "spec": {"nodes": "2"}}))
     run, silent = read_run(paths), RunStatus(RunPhase.SILENT, "")
     job = JobFacts(JobState.RUNNING, "RUNNING", "None", 0, may_requeue=True, nodes=1, preempted=False)
-    assert "to start it again: scontrol requeue 7" == next_steps(run, silent, SlurmAnswer(job, {}))[-1]
+    assert "to start it again: scontrol requeue 7" == next_steps(run, silent, SlurmAnswer(job, {}))[-1].text
     once = job._replace(may_requeue=False)
-    assert run.command_to_go_on == next_steps(run, silent, SlurmAnswer(once, {}))[-1]
+    assert run.command_to_go_on == next_steps(run, silent, SlurmAnswer(once, {}))[-1].text

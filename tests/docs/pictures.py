@@ -30,6 +30,7 @@ from hpc_elastic.account.facts import Doing, WorkFact
 from hpc_elastic.account.in_order import SubmitTime
 from hpc_elastic.account.spans import Bucket, History, Span, series_of
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.checkpoints import MarkName, encode_mark, encode_name
 from hpc_elastic.record.journal import (
     AfterDrain,
     Cause,
@@ -48,9 +49,9 @@ from hpc_elastic.record.journal import (
     RoundFormed,
     RunEnded,
 )
-from hpc_elastic.report.explain.page import _COLOURS as COLOURS
+from hpc_elastic.report.explain.axis import COLOURS
 from tests.browser.chromium import chromium
-from tests.cli.recorded_runs import run_in, write, write_facts
+from tests.cli.recorded_runs import BEGAN, run_in, write, write_facts
 
 REPOSITORY = Path(__file__).parents[2]
 IMAGES = REPOSITORY / "docs" / "images"
@@ -247,7 +248,11 @@ def run_on_eight_nodes(paths: RunPaths) -> None:
             facts.append(
                 (number, begin + share * (end - begin), known, round(low + 1 + share * (high - low - 1)))
             )
-    write_facts(paths, *facts)
+    write_facts(paths, *facts, total=20000)
+    for number, at, step in ((1, 8950, 4000), (2, 15800, 7000), (3, 26040, 11800), (4, 45980, 20000)):
+        mark = Path(paths.checkpoints, encode_name(MarkName(step, number, 0, 1)))
+        mark.write_bytes(encode_mark(MarkName(step, number, 0, 1), None, 64))
+        os.utime(mark, (BEGAN + at, BEGAN + at))
 
 
 def report(directory: Path) -> bytes:
@@ -259,7 +264,7 @@ def report(directory: Path) -> bytes:
     subprocess.run(command, check=True, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
     page.write_text(page.read_text().replace(str(directory), HOME))
     with chromium(directory) as browser:
-        browser.open(page, 1000, 1000, "light")
+        browser.open(page, 1280, 1000, "light")
         return browser.picture()
 
 

@@ -106,7 +106,7 @@ def status_facts(seen: SeenRun) -> list[tuple[str, str]]:
     facts += [("time", short)] if short and state.ending is None else []
     facts += [("stopped", f"{each}; {LET_GO_ON}") for each in stopped_texts(state)]
     facts += drain_facts(run.paths, run.records)
-    facts += _torchruns(run, now_s) if run.is_torchruns else _used(run)
+    facts += _torchruns(run, now_s) if run.is_torchruns else used_facts(run)
     facts += node_facts(state, asked.fields, run.records, _forgiven(run, asked, now_s))
     if asked.job is not None and asked.job.state is JobState.ENDED and state.ending is None:
         facts += [("batch log", path) for path in batch_log(run)]
@@ -205,7 +205,7 @@ def _torchruns(run: RunFiles, now_s: float) -> list[tuple[str, str]]:
     return [*nodes, ("rounds", f"{run.state.rounds} formed"), ("agents", NOT_RECORDED)]
 
 
-def _used(run: RunFiles) -> list[tuple[str, str]]:
+def used_facts(run: RunFiles) -> list[tuple[str, str]]:
     """Return how much of the budgets is used; the limits of a run without a job spec are unknown."""
     state = run.state
     most, most_requeues = None, None

@@ -105,7 +105,7 @@ def status_json(seen: SeenRun, lines: Iterable[tuple[str, str]]) -> str:
         **run_json(seen.run, seen.where),
         "account": account_json(seen.account),
         "facts": [{"label": label, "text": text} for label, text in lines],
-        "next": "; ".join(seen.then),
+        "next": "; ".join(step.text for step in seen.then),
     }
     return document("status", content)
 
@@ -139,7 +139,7 @@ def _explanation(seen: SeenRun, found: Explanation) -> dict[str, Any]:
             {"advice": one.advice.value, "number": one.number, "node": one.node, "step": one.step}
             for one in found.advice
         ],
-        "next": "; ".join(seen.then),
+        "next": "; ".join(step.text for step in seen.then),
     }
 
 

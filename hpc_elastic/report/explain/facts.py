@@ -104,9 +104,14 @@ def _alike(stops: Sequence[StopCost]) -> list[StopFact]:
                 nodes=tuple(dict.fromkeys((*group.nodes, *one.stop.nodes))),
             )
         else:
-            of_stop = one.stop.nodes, one.perhaps_lost, one.lost_at_least
-            found.append(StopFact(one.stop, one.stop, 1, one.seconds, lost, *of_stop))
+            found.append(fact_of(one))
     return found
+
+
+def fact_of(one: StopCost) -> StopFact:
+    """Return a stop by itself."""
+    of_stop = one.stop.nodes, one.perhaps_lost, one.lost_at_least
+    return StopFact(one.stop, one.stop, 1, one.seconds, one.lost_steps or 0, *of_stop)
 
 
 def _kind(stop: Stop) -> object:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpc_elastic.ids import Env
-from hpc_elastic.secrets_out import BLANK, without_secret_words, without_secrets
+from hpc_elastic.secrets_out import BLANK, LEAST, secret_values, without_secret_words, without_secrets
 from hpc_elastic.slurm.job.script import quote
 
 _TABLES = {"env": "", "worker_env": Env.OF_WORKERS}  # of variables, and the beginning of their names
@@ -45,6 +45,20 @@ def _variables(spec: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(found := spec.get(table), dict)
         for name, value in found.items()
     }
+
+
+def hidden_values(spec: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
+    """Return the texts that logs on the page must not show, the longest first.
+
+    Args:
+        spec: the stored job: the values of its variables, and the secret words of its command.
+        environ: of this process: the values of variables that are secrets by their names.
+    """
+    command = spec.get("command")
+    words = [str(word) for word in command] if isinstance(command, list | tuple) else []
+    secret = [word for word, shown in zip(words, without_secret_words(words), strict=True) if shown == BLANK]
+    own = {value for value in (*_variables(spec).values(), *secret) if len(value) >= LEAST}
+    return sorted(own.union(secret_values(environ)), key=len, reverse=True)
 
 
 def _without(content: Any) -> Any:

@@ -2,239 +2,202 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape as escape_html
+from urllib.parse import quote
 
-from hpc_elastic.account.account import Account, seconds_of_nodes
-from hpc_elastic.account.spans import Bucket, Crew, Span
-from hpc_elastic.clock import date_text
-from hpc_elastic.meet.member_names import natural
+from hpc_elastic.account.spans import Bucket
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.report.explain.tables import ReportTable, by_size
-from hpc_elastic.report.explain.words import share_text
-from hpc_elastic.report.timeline import names_text, span_text
-from hpc_elastic.text import visible_lines
+from hpc_elastic.report.explain.axis import COLOURS, escape
+from hpc_elastic.report.explain.head import Figure
+from hpc_elastic.report.explain.tables import ReportTable
+from hpc_elastic.report.run_facts import NextStep
+from hpc_elastic.text import sentence, visible, with_units
 
-_WIDTH, _ROW, _LABEL = 900, 20, 170  # of the drawings [px]
-_MOST_ROWS = 48  # of the timeline
-_STEPS_HEIGHT = 160
-_FINEST = _WIDTH * 2  # pieces of a row of the timeline at most
-_COLOURS = {
-    Bucket.TRAINING: "#2a9d5c",
-    Bucket.WORKING: "#7bc096",
-    Bucket.AGAIN: "#e07b39",
-    Bucket.LOST: "#c2185b",
-    Bucket.SAVING: "#3f7fbf",
-    Bucket.NOTICING: "#d9b310",
-    Bucket.STOPPING: "#b8860b",
-    Bucket.MEETING: "#8e6bbf",
-    Bucket.STARTING: "#a98bd0",
-    Bucket.IMPORTING: "#c3aee0",
-    Bucket.LOADING: "#d9cdec",
-    Bucket.DRAINING: "#5fb7c4",
-    Bucket.ENDING: "#9fd3dc",
-    Bucket.QUEUED: "#9aa0a6",
-    Bucket.HELD: "#5f6368",
-    Bucket.DOWN: "#d64545",
-    Bucket.SPARE: "#cfd8dc",
-    Bucket.ELSEWHERE: "#eceff1",
-}
-_STYLE = """
-:root{color-scheme:light dark;--fg:#1c1e21;--bg:#fff;--soft:#5f6368;--line:#dadce0}
-@media(prefers-color-scheme:dark){:root{--fg:#e8eaed;--bg:#202124;--soft:#9aa0a6;--line:#3c4043}}
-body{font:15px/1.45 system-ui,sans-serif;color:var(--fg);background:var(--bg);margin:0 auto;
-max-width:1100px;padding:1.5rem}
-h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}
-table{border-collapse:collapse;display:block;overflow-x:auto}
-td,th{border-bottom:1px solid var(--line);padding:.2rem .7rem .2rem 0;text-align:left;vertical-align:top}
-th{color:var(--soft);font-weight:600}svg{max-width:100%;height:auto}
-svg text{fill:var(--fg);font:12px system-ui,sans-serif}
-pre{white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid var(--line);padding:.8rem}
-.key span{display:inline-block;margin-right:1rem}.key i{display:inline-block;width:.8em;height:.8em;
-margin-right:.3em}
+_STYLE = f"""
+:root{{color-scheme:light dark;--fg:#1c1e21;--bg:#fff;--soft:#5f6368;--line:#dadce0;--box:#f6f7f8;
+--mark:#1c1e21;--save:#0072b2;--link:#0b57a4;--lab:10.5rem}}
+@media(prefers-color-scheme:dark){{:root{{--fg:#e8eaed;--bg:#202124;--soft:#a8adb3;--line:#3c4043;
+--box:#2a2c2f;--mark:#fff;--save:#8ab8f0;--link:#8ab8f0}}}}
+*{{box-sizing:border-box}}
+body{{font:15px/1.45 system-ui,sans-serif;color:var(--fg);background:var(--bg);margin:0 auto;
+max-width:1500px;padding:1.2rem 1.5rem}}
+h1{{font-size:1.5rem;margin:0 0 .7rem;overflow-wrap:anywhere}}h2{{font-size:1.1rem;margin:1.7rem 0 .5rem}}
+a{{color:var(--link)}}a:focus-visible,summary:focus-visible,[tabindex]:focus-visible{{
+outline:2px solid var(--link);outline-offset:2px}}
+.soft{{color:var(--soft)}}p{{margin:.4rem 0}}
+.badge{{display:inline-block;font-size:1rem;padding:.1rem .7rem;border-radius:1rem;vertical-align:.15rem}}
+.green{{background:#19703a;color:#fff}}.red{{background:#b3261e;color:#fff}}
+.yellow{{background:#f2c14e;color:#000}}
+.figures{{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.7rem,1fr));gap:.6rem;margin:0}}
+.figures div{{background:var(--box);border:1px solid var(--line);border-radius:.4rem;padding:.5rem .7rem}}
+dt{{color:var(--soft);font-size:.85rem}}dd{{margin:0}}.value{{font-size:1rem;font-weight:600;
+font-variant-numeric:tabular-nums;overflow-wrap:anywhere}}.note{{color:var(--soft);font-size:.85rem}}
+progress{{width:100%;height:.5rem;display:block;margin:.2rem 0;accent-color:{COLOURS[Bucket.TRAINING]}}}
+.why{{font-size:1.05rem;margin-top:.9rem;overflow-wrap:anywhere}}
+.todo{{margin:.3rem 0;padding-left:1.2rem}}.todo li{{margin:.3rem 0;overflow-wrap:anywhere}}
+code{{font:13px/1.4 ui-monospace,monospace;background:var(--box);border:1px solid var(--line);
+border-radius:.3rem;padding:.1rem .4rem;user-select:all;overflow-wrap:anywhere}}
+pre{{white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid var(--line);padding:.8rem;
+font:13px/1.4 ui-monospace,monospace}}
+.bar{{display:flex;height:1.7rem;overflow:hidden;border-radius:.2rem}}
+.bar span{{overflow:hidden;text-align:center;font-size:13px;line-height:1.7rem;white-space:nowrap}}
+.key{{list-style:none;padding:0;margin:.5rem 0;display:flex;flex-wrap:wrap;gap:.1rem 1.1rem}}
+.key i{{display:inline-block;width:.85em;height:.85em;margin-right:.35em;border:1px solid var(--soft)}}
+.zoom{{border:0;padding:0;margin:0 0 .4rem;color:var(--soft)}}.zoom legend{{float:left;margin-right:.6rem}}
+.chart:has(#z4:checked){{--zoom:4}}.chart:has(#z16:checked){{--zoom:16}}
+.scroll{{overflow-x:auto}}.plot{{position:relative;width:calc(var(--zoom,1)*100%)}}
+.lane{{display:grid;grid-template-columns:var(--lab) 1fr;align-items:start}}
+.lane rect{{shape-rendering:crispEdges}}
+.lane>svg{{width:100%;display:block}}.lane>.tall{{border-bottom:1px solid var(--line);margin-top:.3rem}}
+.name{{font-size:12px;line-height:18px;overflow-wrap:anywhere;padding-right:.6rem;position:sticky;left:0;
+width:var(--lab);background:var(--bg);z-index:1}}
+.over{{position:absolute;left:var(--lab);top:0;width:calc(100% - var(--lab));height:100%;
+pointer-events:none}}
+.over line{{vector-effect:non-scaling-stroke;stroke:var(--soft);opacity:.35;stroke-width:1}}
+.over .stop{{stroke:var(--mark);opacity:.6;stroke-dasharray:3 3}}
+rect.stop{{fill:var(--mark)}}rect.save{{fill:var(--save)}}
+polyline{{fill:none;stroke:{COLOURS[Bucket.TRAINING]};stroke-width:2}}
+.again{{stroke:{COLOURS[Bucket.AGAIN]};opacity:.55}}
+.ticks{{position:relative;height:1.3rem;font-size:12px;font-variant-numeric:tabular-nums}}
+.ticks span{{position:absolute;transform:translateX(-50%);white-space:nowrap}}
+.b,.c{{display:none}}.chart:has(#z4:checked) .b,.chart:has(#z16:checked) :is(.b,.c){{display:inline}}
+details{{margin:.3rem 0}}.wide{{overflow-x:auto}}
+table{{border-collapse:collapse;width:max-content}}
+td,th{{border-bottom:1px solid var(--line);padding:.2rem 1.2rem .2rem 0;text-align:left;vertical-align:top}}
+td{{overflow-wrap:break-word;max-width:34rem}}th{{color:var(--soft);font-weight:600;white-space:nowrap}}
+.n{{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}}.d{{white-space:nowrap}}
+@media(max-width:640px){{body{{padding:.8rem}}:root{{--lab:0px}}.lane{{grid-template-columns:1fr}}
+.name{{width:max-content;max-width:95vw;padding-top:.2rem}}.name br{{display:none}}
+.figures{{grid-template-columns:1fr;gap:.25rem}}
+.figures div{{display:grid;grid-template-columns:6.3rem 1fr;padding:.2rem .5rem}}.note{{grid-column:2}}
+.value{{font-size:1rem}}dt,.note{{font-size:.8rem}}
+.chart:not(:has(#z4:checked,#z16:checked)) .o{{display:none}}}}
+@media print{{@page{{size:A4;margin:12mm}}:root{{--fg:#000;--bg:#fff;--soft:#444;--line:#bbb;--box:#fff;
+--mark:#000;--save:#0072b2;--link:#000;--zoom:1}}body{{padding:0;font-size:10pt;max-width:none;
+-webkit-print-color-adjust:exact;print-color-adjust:exact}}.zoom{{display:none}}
+.figures{{grid-template-columns:repeat(4,1fr)}}.scroll,.wide{{overflow:visible}}table{{width:auto}}
+td{{max-width:none}}td,th{{padding-right:.5rem;white-space:normal;overflow-wrap:anywhere}}
+section.chart,.figures div,.key,.bar,tr,.todo li{{break-inside:avoid}}
+h2,thead,caption{{break-after:avoid}}thead{{display:table-header-group}}}}
 """
 
 
-def escape(text: str) -> str:
-    """Return foreign text that can stand in the page: no markup, and no character that acts."""
-    return escape_html(visible_lines(text))
+class PageHead(NamedTuple):
+    """The top of a page."""
+
+    name: str
+    state: str  # in a word
+    colour: str  # of the state: green, yellow, red
+    figures: Sequence[Figure]
+    why: Sequence[str]  # sentences about the state, the main one first
+    steps_title: str
+    advice: Sequence[str]
+    then: Sequence[NextStep]
+    made: str  # the time at which the page is made, with its zone
+
+
+class LogPart(NamedTuple):
+    """A part of a log that shows a stop."""
+
+    title: str
+    path: str  # below the run directory
+    link: str  # path of the file from that of the page
+    text: str
 
 
 class PageTexts(NamedTuple):
-    """The texts of a page, as they are; the page escapes them."""
+    """The foot of a page: texts as they are; the page escapes them."""
 
-    title: str
+    logs: Sequence[LogPart]
     explanation: Sequence[str]
     files: Mapping[str, str]  # the script and the spec of the job, by name
 
 
-def page_of(texts: PageTexts, account: Account, tables: Sequence[ReportTable]) -> str:
+def page_of(head: PageHead, drawn: Iterable[str], tables: Sequence[ReportTable], texts: PageTexts) -> str:
     """Return the page."""
+    title = escape(f"{head.name}: {head.state}")
     parts = [
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(texts.title)}</title>',
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>',
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
-        f"<style>{_STYLE}</style></head><body><h1>{escape(texts.title)}</h1>",
-        f"<pre>{escape(chr(10).join(texts.explanation))}</pre>",
-        *_pictures(account),
+        f"<style>{_STYLE}</style></head><body>",
+        *_head(head),
+        "<main>",
+        *drawn,
         *(part for table in tables for part in _table(table)),
+        *_logs(texts.logs),
+        *_folded({"The explanation in words": "\n".join(texts.explanation), **texts.files}),
     ]
-    for name, text in texts.files.items():
-        parts.append(f"<details><summary>{escape(name)}</summary><pre>{escape(text)}</pre></details>")
-    return "\n".join([*parts, "</body></html>", ""])
+    return "\n".join([*parts, "</main></body></html>", ""])
 
 
-def _pictures(account: Account) -> Iterator[str]:
-    if not account.wall_s:
-        return
-    yield "<h2>Account of time</h2>"
-    yield _bar(account)
-    yield _key(account)
-    yield "<h2>Nodes over time</h2>"
-    yield _timeline(account)
-    if len(account.series.progress) > 1:
-        yield "<h2>Steps over time</h2>"
-        yield _steps(account)
+def _head(head: PageHead) -> Iterator[str]:
+    badge = f'<span class="badge {head.colour}">{escape(head.state)}</span>'
+    yield f"<header><h1>{escape(head.name)} {badge}</h1>"
+    yield f'<dl class="figures">{"".join(map(_figure, head.figures))}</dl>'
+    first, *others = head.why
+    yield f'<p class="why">{escape(sentence(first))}</p>'
+    yield "".join(f"<p>{escape(sentence(text))}</p>" for text in others)
+    yield f"<p><b>{escape(head.steps_title)}</b></p>"
+    items = [escape(text) for text in head.advice] + [_step(step) for step in head.then]
+    yield f'<ul class="todo">{"".join(f"<li>{item}</li>" for item in items)}</ul>'
+    yield f"<p class=soft>As of {escape(head.made)}.</p></header>"
 
 
-def _svg(height: int, parts: Sequence[str], label: str) -> str:
-    head = f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" role="img"'
-    return f'{head} aria-label="{escape(label)}">{"".join(parts)}</svg>'
+def _figure(one: Figure) -> str:
+    bar = ""
+    if one.share is not None:
+        percent = f"{100 * one.share:.1f}"
+        bar = f'<progress max="100" value="{percent}" aria-label="{escape(one.name)}">{percent} %</progress>'
+    note = f'<dd class="note">{with_units(escape(one.note))}</dd>' if one.note else ""
+    value = f'<dd class="value">{with_units(escape(one.value))}{bar}</dd>'
+    return f"<div><dt>{escape(one.name)}</dt>{value}{note}</div>"
 
 
-def _rect(x: float, y: float, width: float, bucket: Bucket, title: str) -> str:
-    place = f'x="{x:.1f}" y="{y:.0f}" width="{max(width, 0.3):.1f}" height="{_ROW - 2}"'
-    return f'<rect {place} fill="{_COLOURS[bucket]}"><title>{escape(title)}</title></rect>'
-
-
-def _bar(account: Account) -> str:
-    parts, x = [], 0.0
-    for bucket, seconds in by_size(account.seconds):
-        width = _WIDTH * seconds / account.wall_s
-        title = f"{account.text_of(bucket)}: {span_text(seconds)}, {share_text(seconds / account.wall_s)}"
-        parts.append(_rect(x, 0, width, bucket, title))
-        x += width
-    return _svg(_ROW, parts, "the wall time of the run by buckets")
-
-
-def _key(account: Account) -> str:
-    shown = dict(by_size(account.seconds))
-    nodes = seconds_of_nodes(account.series.spans).values()
-    shown |= {bucket: 0.0 for seconds in nodes for bucket in seconds if bucket not in shown}
-    texts = {one: escape(account.text_of(one)) for one in shown}
-    marks = (f'<span><i style="background:{_COLOURS[one]}"></i>{text}</span>' for one, text in texts.items())
-    return f'<p class="key">{"".join(marks)}</p>'
-
-
-def _timeline(account: Account) -> str:
-    """Return a row for each group of nodes with the same history."""
-    spans = account.series.spans
-    begin = spans[0].begin
-    end = spans[-1].begin + spans[-1].seconds
-    scale = (_WIDTH - _LABEL) / max(end - begin, 1e-9)
-    rows = _histories(spans)
-    parts = []
-    for place, (nodes, history) in enumerate(rows[:_MOST_ROWS]):
-        y = place * _ROW
-        parts.append(f'<text x="0" y="{y + 12}">{escape(_short(nodes))}</text>')
-        for at, seconds, bucket in _coarse(history, (end - begin) / _FINEST):
-            title = f"{names_text(nodes)}: {account.text_of(bucket)}, {date_text(at)}, {span_text(seconds)}"
-            parts.append(_rect(_LABEL + (at - begin) * scale, y, seconds * scale, bucket, title))
-    height = min(len(rows), _MOST_ROWS) * _ROW + _ROW
-    ends = f'<text x="{_LABEL}" y="{height - 2}">{date_text(begin)}</text>'
-    ends += f'<text x="{_WIDTH}" y="{height - 2}" text-anchor="end">{date_text(end)}</text>'
-    return _svg(height, [*parts, ends], "the buckets of each node over time")
-
-
-def _short(nodes: tuple[str, ...]) -> str:
-    text = nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more"
-    return text if len(text) <= _LETTERS else f"{text[:_LETTERS]}…"
-
-
-_LETTERS = 22  # of a label
-
-_Piece = tuple[float, float, Bucket]
-
-
-def _histories(spans: Sequence[Span]) -> list[tuple[tuple[str, ...], list[_Piece]]]:
-    """Return the groups of nodes with the same series of buckets, each with that series."""
-    crews = list(dict.fromkeys(span.crew for span in spans))
-    names = dict.fromkeys(name for crew in crews for name in (*crew.expected, *crew.members))
-    sets = [(frozenset(crew.members), frozenset(crew.expected)) for crew in crews]
-    groups: dict[tuple[int, ...], list[str]] = {}
-    for name in sorted(names, key=natural):
-        roles = tuple(_role(name, crew, *one) for crew, one in zip(crews, sets, strict=True))
-        groups.setdefault(roles, []).append(name)
-    if not groups:
-        return [(("run",), [(span.begin, span.seconds, span.bucket) for span in spans])]
-    place_of = {crew: place for place, crew in enumerate(crews)}
-    found = []
-    for roles, nodes in groups.items():
-        pieces = [(span.begin, span.seconds, _seen(span, roles[place_of[span.crew]])) for span in spans]
-        found.append((tuple(nodes), pieces))
-    return found
-
-
-_MEMBER, _OUT, _AWAY, _EXPECTED = range(4)
-
-
-def _role(name: str, crew: Crew, members: frozenset[str], expected: frozenset[str]) -> int:
-    if name in members:
-        return _MEMBER
-    if name in crew.out:
-        return _OUT
-    return _AWAY if name not in expected and (expected or members) else _EXPECTED
-
-
-def _seen(span: Span, role: int) -> Bucket:
-    """Return the bucket of a node with a role during a span; as in the account of nodes."""
-    if span.bucket in (Bucket.QUEUED, Bucket.HELD, Bucket.DOWN) or role == _MEMBER:
-        return span.bucket
-    if role == _OUT:
-        return Bucket.DOWN
-    if role == _AWAY:
-        return Bucket.ELSEWHERE
-    return Bucket.SPARE if span.crew.members else span.bucket
-
-
-def _coarse(pieces: Sequence[_Piece], least_s: float) -> Iterator[_Piece]:
-    """Yield pieces, neighbours in one bucket as one, and short ones as a part of the longest."""
-    held: list[_Piece] = []
-    for piece in pieces:
-        if held and piece[2] is held[-1][2]:
-            held[-1] = (held[-1][0], held[-1][1] + piece[1], piece[2])
-        elif held and sum(one[1] for one in held) < least_s:
-            held.append(piece)
-        else:
-            yield from _joined(held)
-            held = [piece]
-    yield from _joined(held)
-
-
-def _joined(pieces: Sequence[_Piece]) -> Iterator[_Piece]:
-    if pieces:
-        longest = max(pieces, key=lambda piece: piece[1])
-        yield pieces[0][0], sum(piece[1] for piece in pieces), longest[2]
-
-
-def _steps(account: Account) -> str:
-    progress, spans = account.series.progress, account.series.spans
-    last = progress[-1]
-    top = max(last[1], account.series.total or 0, 1)
-    began = spans[0].begin  # as in the picture of the nodes
-    span_s = max(spans[-1].begin + spans[-1].seconds - began, 1e-9)
-    every = max(1, len(progress) // _WIDTH)
-    chosen = [*progress[::every], last]
-    x_scale, y_scale = (_WIDTH - _LABEL) / span_s, (_STEPS_HEIGHT - 20) / top
-    places = ((_LABEL + (at - began) * x_scale, _STEPS_HEIGHT - step * y_scale) for at, step in chosen)
-    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    line = f'<polyline points="{points}" fill="none" stroke="{_COLOURS[Bucket.TRAINING]}" stroke-width="2"/>'
-    texts = f'<text x="0" y="18">step {top}</text><text x="0" y="{_STEPS_HEIGHT}">step 0</text>'
-    return _svg(_STEPS_HEIGHT + 4, [line, texts], "the newest step over time")
+def _step(step: NextStep) -> str:
+    command = f"<code>{escape(step.command)}</code>" if step.command else ""
+    return " ".join(filter(None, (escape(step.before), command, escape(step.after))))
 
 
 def _table(table: ReportTable) -> Iterator[str]:
-    yield f"<h2>{escape(table.title)}</h2><table><tr>"
-    yield "".join(f"<th>{escape(cell)}</th>" for cell in table.head) + "</tr>"
+    kinds = [_KINDS.get(name, "") for name in table.head]
+    title = escape(table.title)
+    yield f'<section><h2>{title}</h2><div class="wide" tabindex="0" role="region" aria-label="{title}">'
+    yield "<table><thead>" + _row("th", table.head, kinds, ' scope="col"') + "</thead><tbody>"
     for row in table.rows:
-        yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-    yield "</table>"
+        yield _row("td", row, kinds)
+    yield "</tbody></table></div></section>"
+
+
+def _row(tag: str, cells: Sequence[str], kinds: Sequence[str], more: str = "") -> str:
+    shown = []
+    for cell, kind in zip(cells, kinds, strict=True):
+        text = with_units(escape(cell)) if kind == "n" else escape(cell)
+        shown.append(f"<{tag}{more}{f' class={kind}' if kind else ''}>{text}</{tag}>")
+    return f"<tr>{''.join(shown)}</tr>"
+
+
+_NUMBERS = (
+    *("time", "share", "rounds", "from step", "to step", "saved", "goodput", "cost", "lost steps", "times"),
+    *("work between two", "busy", "memory up to", "of", "samples", "training", "down", "spare"),
+    *("not in the job", "round", "start"),
+)
+_KINDS = {**dict.fromkeys(_NUMBERS, "n"), "when": "d", "began": "d"}
+
+
+def _logs(logs: Sequence[LogPart]) -> Iterator[str]:
+    if logs:
+        yield "<section><h2>Logs of the stops</h2>"
+    for log in logs:
+        link = path = escape(log.path)
+        if visible(log.link) == log.link:  # else it does not name the file
+            link = f'<a href="{escape_html(quote(log.link))}">{path}</a>'
+        yield f"<details><summary>{escape(log.title)}</summary><p>{link}</p>"
+        yield f"<pre>{escape(log.text)}</pre></details>"
+    if logs:
+        yield "</section>"
+
+
+def _folded(texts: Mapping[str, str]) -> Iterator[str]:
+    for name, text in texts.items():
+        yield f"<details><summary>{escape(name)}</summary><pre>{escape(text)}</pre></details>"

@@ -40,16 +40,14 @@ def share_text(share: float) -> str:
     return f"{percent:.0f} %" if percent >= 1 or not percent else f"{percent:.1f} %"
 
 
-def explanation_lines(
-    found: Explanation, headline: str, then: Iterable[str], *, goes_on: bool = False
-) -> list[str]:
+def explanation_lines(found: Explanation, headline: str, then: Iterable[str], *, well: str = "") -> list[str]:
     """Return the explanation as lines; paths and commands are never broken.
 
     Args:
         found: the facts.
         headline: the name of the run and its state.
         then: the next commands.
-        goes_on: the run does so by itself, and the commands only show more of it.
+        well: why there is nothing to do; empty if there is.
     """
     lines = [*wrapped(headline, "", "  "), *wrapped(_summary(found.account), "  ", "  ")]
     lines += wrapped(_time_text(found.account), "  ", "  ")
@@ -59,13 +57,20 @@ def explanation_lines(
         lines += wrapped(f"GPUs: {busy}.", "  ", "  ")
     if found.stops:
         lines += ["", *_stops(found)]
-    lines += [
-        "",
-        "Nothing to do: it goes on by itself. To see more:" if goes_on and not found.advice else "To do:",
-    ]
-    for text in map(_advice_text, found.advice):
+    lines += ["", steps_title(found, well)]
+    for text in map(advice_text, found.advice):
         lines += wrapped(text, "  - ", "    ")
     return [*lines, *(f"  - {command}" for command in then)]  # unbroken, so that it can be copied
+
+
+def steps_title(found: Explanation, well: str) -> str:
+    """Return the title of the next steps of the user.
+
+    Args:
+        found: the facts.
+        well: why there is nothing to do; empty if there is.
+    """
+    return f"Nothing to do: {well}. To see more:" if well and not found.advice else "To do:"
 
 
 def _summary(account: Account) -> str:
@@ -272,7 +277,7 @@ def _stops(found: Explanation) -> Iterator[str]:
         yield from wrapped(_stop_text(stop), number, indent)
         is_end = stop is last and found.account.series.ending is not None
         then = _end_text(found.account) if is_end and stop.last.resumed is None else _resumed_text(stop.last)
-        yield from wrapped(f"{_cost_text(stop)}; {then}", indent, indent)
+        yield from wrapped(f"{cost_text(stop)}; {then}", indent, indent)
         if stop.evidence:
             yield from wrapped(f"see {stop.evidence}", indent, indent)
 
@@ -344,7 +349,8 @@ def _loss_text(stop: StopFact) -> str:
     return "; ".join(parts) or CAUSES[Cause.NODE_LOSS].clause
 
 
-def _cost_text(stop: StopFact) -> str:
+def cost_text(stop: StopFact) -> str:
+    """Return the cost of a stop: time without new steps, and steps that are lost."""
     steps = stop.lost_steps + stop.perhaps_lost
     bound = bound_text(stop.perhaps_lost, lacks=stop.lost_at_least)
     lost = f", {bound}{count_text(steps, 'step')} lost" if steps else ""
@@ -380,7 +386,8 @@ def _resumed_text(stop: Stop) -> str:
     return f"continued {again} from step {stop.resumed}"
 
 
-def _advice_text(fact: AdviceFact) -> str:
+def advice_text(fact: AdviceFact) -> str:
+    """Return an advice as a sentence without its full stop."""
     number = round(fact.number)
     return {
         Advice.SAVE_AT_ALL: f"{count_text(number, 'start')} in a row began from step {fact.step or 0} and "

@@ -229,7 +229,7 @@ def _explain(paths: RunPaths) -> None:
 
     run = read_run(paths)
     found = explained(run, SlurmAnswer(None, {}))
-    then = [step for step in found.seen.then if run.command_to_go_on not in step]  # the last line has it
+    then = [step for step in found.seen.then if not step.is_start]  # the last line has it
     for line in found._replace(seen=found.seen._replace(then=then)).lines:
         _say(line, is_plain=True)
 

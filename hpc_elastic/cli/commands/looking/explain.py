@@ -36,16 +36,29 @@ class Explained(NamedTuple):
     @property
     def lines(self) -> list[str]:
         """The explanation in words."""
+        headline = f"{self.seen.run.name}: {self.seen.where.text}"
+        then = [*self.warnings, *(step.text for step in self.seen.then)]
+        lines = explanation_lines(self.why, headline, then, well=self.well)
+        return [visible(line) for line in lines]
+
+    @property
+    def well(self) -> str:
+        """The reason for which its user need do nothing; empty if there is something to do."""
+        if self.warnings:
+            return ""
+        if self.seen.where.phase is RunPhase.DONE:
+            return "it is done"
+        return "it goes on by itself" if self.seen.goes_on else ""
+
+    @property
+    def warnings(self) -> list[str]:
+        """Things that its user is to know first: damaged files, stopped ranks, steps that do not come."""
         run, where, newest = self.seen.run, self.seen.where, self.seen.newest
         damaged = [", ".join(trouble(run.paths)) for trouble in (identity_trouble, spec_trouble)]
         stopped = [f"{each}; {LET_GO_ON}" for each in stopped_texts(run.state)]
         limit = str(run.spec.get("hang_timeout") or "auto") if run.spec else ""
         still_s = newest.still_s if newest is not None and where.phase is RunPhase.RUNNING else None
-        first = [*filter(None, damaged), *stopped, *([still_text(still_s, limit)] if still_s else [])]
-        goes_on = not first and self.seen.goes_on
-        headline = f"{run.name}: {where.text}"
-        lines = explanation_lines(self.why, headline, [*first, *self.seen.then], goes_on=goes_on)
-        return [visible(line) for line in lines]
+        return [*filter(None, damaged), *stopped, *([still_text(still_s, limit)] if still_s else [])]
 
 
 def explained(run: RunFiles, asked: SlurmAnswer | None = None) -> Explained:

@@ -13,7 +13,7 @@ from hpc_elastic.clock import SystemClock, date_text
 from hpc_elastic.ids import RUNS_FOLDER
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.report.explain.as_json import run_json, status_json, timeline_json
-from hpc_elastic.report.run_facts import SeenRun, ask_status, look_at
+from hpc_elastic.report.run_facts import NextStep, SeenRun, ask_status, look_at
 from hpc_elastic.report.run_status import RunPhase, RunStatus, RunView, size_text, status_of
 from hpc_elastic.report.timeline import Moment
 from hpc_elastic.report.timeline import timeline as moments_of
@@ -65,10 +65,10 @@ def _say_array(run: RunFiles) -> None:
     say(visible(f"{run.name}: array {run.job_id or '?'}: {text}"))
 
 
-def say_next(steps: Sequence[str]) -> None:
+def say_next(steps: Sequence[NextStep]) -> None:
     """Print the next steps of the user."""
     for place, step in enumerate(steps):
-        say(f"{'' if place else 'next:':<5} {step}")
+        say(f"{'' if place else 'next:':<5} {step.text}")
 
 
 def _lines(seen: SeenRun) -> list[tuple[str, str]]:
@@ -91,11 +91,15 @@ def colour_of(phase: RunPhase) -> str:
     return "green" if phase in _GOOD else "red" if phase in _BAD else "yellow"
 
 
-def _say_headline(run: RunFiles, where: RunStatus) -> None:
+def run_colour(run: RunFiles, where: RunStatus) -> str:
+    """Return the colour of the state of a run; of one of torchrun's, whose end is not recorded, yellow."""
     is_left = run.is_torchruns and where.phase is RunPhase.GONE
-    colour = "yellow" if is_left else colour_of(where.phase)
+    return "yellow" if is_left else colour_of(where.phase)
+
+
+def _say_headline(run: RunFiles, where: RunStatus) -> None:
     headline = "\n".join(fitting(visible(f"{run.name}: {where.text}"), "", "  "))
-    say_in_colour(headline, colour, bold=True)
+    say_in_colour(headline, run_colour(run, where), bold=True)
 
 
 def timeline(run: str | None = None, *, json: bool = False) -> int:
