@@ -404,13 +404,13 @@ def _marks(account: Account, axis: Axis, saves: Sequence[Save]) -> Iterator[str]
         ]
         parts = _mark_parts([axis.x(one.stop.at) for one in account.stops], told, "stop")
         label = f"{count_text(len(told), 'stop')}; the tables below have their causes"
-        yield _lane(f"stops <br><span class=soft>{len(told)}</span>", _svg(_ROW, parts, label))
+        yield _lane(f"stops <span class=soft>{len(told)}</span>", _svg(_ROW, parts, label))
     inside = [one for one in saves if axis.begin <= one.at <= axis.end]
     if inside:
         told = [f"{date_text(one.at)}: step {one.step} saved" for one in inside]
         parts = _mark_parts([axis.x(one.at) for one in inside], told, "save")
         label = f"{count_text(len(told), 'checkpoint')} of which the time is known"
-        yield _lane(f"saves <br><span class=soft>{len(told)} shown</span>", _svg(_ROW, parts, label))
+        yield _lane(f"saves <span class=soft>{len(told)} shown</span>", _svg(_ROW, parts, label))
 
 
 def _mark_parts(places: Sequence[float], told: Sequence[str], kind: str) -> str:

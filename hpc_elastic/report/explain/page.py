@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape as escape_html
+from itertools import compress
 from urllib.parse import quote
 
 from hpc_elastic.account.spans import Bucket
@@ -160,11 +161,13 @@ def _step(step: NextStep) -> str:
 
 
 def _table(table: ReportTable) -> Iterator[str]:
-    kinds = [_KINDS.get(name, "") for name in table.head]
+    used = [any(column) for column in zip(*table.rows, strict=True)]  # others say nothing
+    head, *rows = [tuple(compress(row, used)) for row in (table.head, *table.rows)]
+    kinds = [_KINDS.get(name, "") for name in head]
     title = escape(table.title)
     yield f'<section><h2>{title}</h2><div class="wide" tabindex="0" role="region" aria-label="{title}">'
-    yield "<table><thead>" + _row("th", table.head, kinds, ' scope="col"') + "</thead><tbody>"
-    for row in table.rows:
+    yield "<table><thead>" + _row("th", head, kinds, ' scope="col"') + "</thead><tbody>"
+    for row in rows:
         yield _row("td", row, kinds)
     yield "</tbody></table></div></section>"
 
