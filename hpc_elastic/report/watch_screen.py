@@ -9,9 +9,12 @@ from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.report.timeline import span_text
 from hpc_elastic.text import count_text, visible, wrapped
 
-_LEAST_NODES, _MOST_EVENTS, _MOST_LOG = 3, 5, 8  # lines
-_MOST_FOLDED = 3  # lines of one text
-_NARROW = 60  # columns; events of a narrow terminal have several lines
+_LEAST_NODES, _MOST_LOG, _LEAST_EVENTS = 3, 8, 5  # lines
+_MOST_EVENTS = 5
+_MOST_FOLDED = 4  # lines of one text
+_MANY = 8  # nodes: those without a finding share a line rather than take the room of events
+_BETWEEN = 3  # lines: the title of the events, and those that part them and the table from the rest
+_BAR = 20  # columns
 _SEEN_S = 10.0  # less is not worth a word: agents beat every second by default
 
 
@@ -64,13 +67,39 @@ def screen_lines(facts: ScreenFacts, width: int, height: int) -> list[ScreenLine
     """Return the lines of the screen, no more than fit."""
     head = [ScreenLine(text, facts.colour, bold=True) for text in _folded(facts.headline, width)]
     head += [ScreenLine(text) for one in facts.summary for text in _folded(one, width)]
-    events = [_folded(one, width - 2) if width < _NARROW else [one] for one in facts.events[-_MOST_EVENTS:]]
-    tail = _section("events", [text for event in events for text in event])
-    tail += _section(facts.log_title, facts.log[-_MOST_LOG:]) if facts.log_title else []
+    tail = _section(facts.log_title, facts.log[-_MOST_LOG:]) if facts.log_title else []
     tail += [ScreenLine("Ctrl-C ends this screen; the run goes on")]
+    noteworthy = sum(row.is_noteworthy for row in facts.nodes)
+    table = 1 + min(len(facts.nodes), max(_MANY, noteworthy + 1))
+    room = height - len(head) - len(tail) - table - _BETWEEN
+    tail = [*_section("events", _events(facts.events, width - 2, max(room, _LEAST_EVENTS))), *tail]
     room = max(height - len(head) - len(tail) - 2, _LEAST_NODES)
     lines = [*head, ScreenLine(""), *_node_lines(facts.nodes, room, width), *tail]
     return [cut(line, width) for line in lines[:height]]
+
+
+def _events(events: Sequence[str], width: int, room: int) -> list[str]:
+    """Return the newest events, each in as many lines as it needs; the oldest give way where room is short.
+
+    Args:
+        events: the newest last.
+        width: columns.
+        room: lines; the newest event has its own in any case.
+    """
+    shown: list[str] = []
+    for event in reversed(events[-_MOST_EVENTS:]):
+        lines = _folded(event, width)
+        if shown and len(shown) + len(lines) > room:
+            break
+        shown = [*lines, *shown]
+    return shown
+
+
+def bar_text(share: float) -> str:
+    """Return a share as a bar for a terminal: ``[######--------------] 30 %``."""
+    share = min(max(share, 0.0), 1.0)
+    done = int(_BAR * share)
+    return f"[{'#' * done}{'-' * (_BAR - done)}] {100 * share:.0f} %"
 
 
 def _folded(text: str, width: int) -> list[str]:

@@ -22,8 +22,9 @@ from hpc_elastic.cli import app
 from hpc_elastic.cli.live_terminal import LiveTerminal
 from hpc_elastic.meet.member_names import MemberName, Phase, steps_text
 from hpc_elastic.paths import RunPaths
+from hpc_elastic.record.checkpoints import MarkName, encode_mark, encode_name
 from hpc_elastic.record.journal import Decision, RoundFormed, RunEnded
-from hpc_elastic.report.watch_screen import Pacer, ScreenFacts, WatchedNode, screen_lines
+from hpc_elastic.report.watch_screen import Pacer, ScreenFacts, WatchedNode, bar_text, screen_lines
 from hpc_elastic.store.shared_dir import record_name, segment_name
 from tests.cli.recorded_runs import EPOCH, MEMBERS, STARTED, paths, preempted, write, write_facts
 
@@ -78,6 +79,31 @@ def test_a_narrow_screen_keeps_what_matters() -> None:
     assert ["toy: running, round 2 with 3 nodes and", "  24 workers"] == lines[:2]
     rows = [line for line in lines if line.startswith(("node ", "node0"))]
     assert ["node   state          step  rate", "node0  running        7     3.25/s"] == rows
+
+
+def test_the_cause_of_the_newest_event_is_whole() -> None:
+    """On a usual terminal with room below the nodes, long events are folded, and none is cut."""
+    nodes = tuple(WatchedNode(f"n{i}", 2 * i, "running", (7, 7), 3.25) for i in range(4))
+    cause = "RuntimeError: CUDA error: an illegal memory access was encountered"
+    event = (
+        f"10:00:00 round {{}} ended after 2 h 5 min: rank 3 on n2: exit code 1: {cause}; nothing was saved"
+    )
+    facts = ScreenFacts("toy: running", "green", ("step 7",), nodes, tuple(map(event.format, range(5))))
+    lines = [line.text for line in screen_lines(facts, 80, 24)]
+    assert len(lines) <= 24
+    assert [] == [line for line in lines if "~" in line]
+    assert cause in " ".join(" ".join(lines).split())
+    assert all(f"round {number} ended" in " ".join(lines) for number in (1, 4))
+    few = [line.text for line in screen_lines(facts, 80, 14)]  # the oldest give way
+    assert "round 4 ended" in " ".join(few)
+    assert "round 1 ended" not in " ".join(few)
+    assert [] == [line for line in few if "~" in line]
+
+
+def test_a_share_is_a_bar() -> None:
+    """It has 20 parts, and its number."""
+    assert "[######--------------] 30 %" == bar_text(0.301)
+    assert "[####################] 100 %" == bar_text(1.2)
 
 
 def test_noteworthy_nodes_come_first_where_there_is_no_room_for_all() -> None:
@@ -376,3 +402,16 @@ def test_without_a_terminal_the_status_is_printed(paths: RunPaths, capfd: pytest
     out = capfd.readouterr().out
     assert re.match(r"--- \d\d:\d\d:\d\d\ntoy: done", out)
     assert "\x1b" not in out
+
+
+def test_the_age_of_the_checkpoint_and_the_budgets_are_shown(paths: RunPaths) -> None:
+    """Below the step and the time left, with a bar of the steps."""
+    write(paths, (0.0, STARTED), (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)))
+    write_facts(paths, (1, 40.0, 2, 1), (1, 190.0, 2, 301), total=1000)
+    mark = MarkName(200, 1, 0, 1)
+    (Path(paths.checkpoints) / encode_name(mark)).write_bytes(encode_mark(mark, None, 4))
+    beat(paths, 1, 301, 301)
+    with watching(paths.root, "--every", "3600") as shown:
+        text = shown.until(END)
+    assert "[######--------------] 30 %; checkpoint of step 200, " in text
+    assert "used: 0 of 3" in text

@@ -12,6 +12,7 @@ from hpc_elastic.cli.commands.looking.status import colour_of, status
 from hpc_elastic.cli.live_terminal import LiveTerminal, can_be_live
 from hpc_elastic.cli.run_argument import find_run, holds_runs
 from hpc_elastic.cli.say import say, say_aside
+from hpc_elastic.cli.status.facts import used_facts
 from hpc_elastic.cli.status.runs import RunRow, list_runs, run_rows
 from hpc_elastic.clock import Clock, SystemClock, clock_text
 from hpc_elastic.errors import HpcElasticError, StoreError
@@ -28,10 +29,18 @@ from hpc_elastic.report.run_facts import account_at
 from hpc_elastic.report.run_status import RunStatus, RunView, status_of
 from hpc_elastic.report.timeline import span_text
 from hpc_elastic.report.timeline import timeline as moments_of
-from hpc_elastic.report.watch_screen import Pacer, ScreenFacts, ScreenLine, WatchedNode, cut, screen_lines
+from hpc_elastic.report.watch_screen import (
+    Pacer,
+    ScreenFacts,
+    ScreenLine,
+    WatchedNode,
+    bar_text,
+    cut,
+    screen_lines,
+)
 from hpc_elastic.slurm.client.commands import Slurm
 from hpc_elastic.slurm.client.job_standing import JobFacts
-from hpc_elastic.slurm.run_jobs.run_files import ask_job, read_run
+from hpc_elastic.slurm.run_jobs.run_files import SavedCheckpoint, ask_job, newest_checkpoint, read_run
 from hpc_elastic.slurm.run_jobs.signs_of_life import SILENT_S
 from hpc_elastic.store.files import list_names
 from hpc_elastic.store.plain_file import open_plain
@@ -95,7 +104,7 @@ def _watch_run(watched: _Watched, every: int) -> int:
             try:
                 facts = watched.look()
             except _MAY_PASS as error:  # the screen keeps the rest
-                facts = facts._replace(summary=(_not_now(error), *facts.summary[-1:]), colour="red")
+                facts = facts._replace(summary=(_not_now(error), *facts.summary[-2:]), colour="red")
     return status(watched.paths.root)
 
 
@@ -159,7 +168,9 @@ class _Watched:
         self._steps: tuple[int, ...] = ()  # the newest one of the account; empty: it has none
         self._begun: Mapping[int, int] = {}  # steps that rounds went on from, as their workers told
         self._total: int | None = None
-        self._pace = ""
+        self._pace = self._used = ""
+        self._saved: SavedCheckpoint | None = None
+        self._saved_at = 0.0  # when its age was read, monotonic
         self._gpus: dict[str, str] = {}  # by node
         self._events: tuple[str, ...] = ()
         self._told = -1  # number of the newest record among the events
@@ -179,7 +190,7 @@ class _Watched:
         rows = self._rows(now)
         title, log = self._log()
         headline = f"{self._run.name}: {self.where.text}"
-        summary = (self._summary_of(rows),)
+        summary = tuple(filter(None, (self._summary_of(rows), self._saved_text(now))))
         return ScreenFacts(headline, colour_of(self.where.phase), summary, rows, self._events, title, log)
 
     def _summary_of(self, rows: tuple[WatchedNode, ...]) -> str:
@@ -190,6 +201,14 @@ class _Watched:
             ", ".join(filter(None, (step, self._pace)))
             or f"no step is known; {count_text(len(rows), 'node')}"
         )
+
+    def _saved_text(self, now: float) -> str:
+        """Return the share of the steps as a bar, the age of the last checkpoint, and the used budgets."""
+        parts = [bar_text(self._steps[0] / self._total)] if self._steps and self._total else []
+        if self._saved is not None:
+            age_s = self._saved.age_s + now - self._saved_at
+            parts.append(f"checkpoint of step {self._saved.step}, {span_text(age_s)} ago")
+        return "; ".join(filter(None, (*parts, self._used)))
 
     def _read_journal(self, now: float, told: int) -> None:
         last = self._run.state.last
@@ -230,6 +249,9 @@ class _Watched:
             self._begun = account.series.begun
             self._make_events()
         self._gpus = {one.node: gpus_now_text(one) for one in account.gpus}
+        self._saved, self._saved_at = newest_checkpoint(self.paths, self._clock.wall()), now
+        used = {} if self._run.is_torchruns else dict(used_facts(self._run))
+        self._used = f"used: {used['used']}" if "used" in used else ""
         parts = []
         if pace is not None:
             left_s = left_at(pace, account)
