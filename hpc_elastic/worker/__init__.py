@@ -9,7 +9,7 @@ neither torch nor the agent, and a call costs less than a microsecond::
     start = load(saved.path) if saved else 0
     for step in range(start, total):
         train(step)
-        worker.tick(step + 1)
+        worker.tick(step + 1, total)
         if worker.should_stop():
             save(path)  # below worker.run_dir()
             worker.checkpoint_saved(step + 1, path)
