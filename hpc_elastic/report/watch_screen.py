@@ -9,12 +9,13 @@ from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.report.timeline import span_text
 from hpc_elastic.text import count_text, visible, wrapped
 
-_LEAST_NODES, _MOST_LOG, _LEAST_EVENTS = 3, 8, 5  # lines
+_LEAST_NODES, _MOST_LOG, _LEAST_LOG, _LEAST_EVENTS = 3, 8, 3, 5  # lines
 _MOST_EVENTS = 5
 _MOST_FOLDED = 4  # lines of one text
 _MANY = 8  # nodes: those without a finding share a line rather than take the room of events
-_BETWEEN = 3  # lines: the title of the events, and those that part them and the table from the rest
-_BAR = 20  # columns
+_TITLE = 2  # lines: the title of a part, and the empty one above it
+_BETWEEN = 2 + _TITLE  # lines: the last one, the empty one above the table, and the title of the events
+_BAR = 10  # columns
 _SEEN_S = 10.0  # less is not worth a word: agents beat every second by default
 
 
@@ -67,12 +68,17 @@ def screen_lines(facts: ScreenFacts, width: int, height: int) -> list[ScreenLine
     """Return the lines of the screen, no more than fit."""
     head = [ScreenLine(text, facts.colour, bold=True) for text in _folded(facts.headline, width)]
     head += [ScreenLine(text) for one in facts.summary for text in _folded(one, width)]
-    tail = _section(facts.log_title, facts.log[-_MOST_LOG:]) if facts.log_title else []
-    tail += [ScreenLine("Ctrl-C ends this screen; the run goes on")]
     noteworthy = sum(row.is_noteworthy for row in facts.nodes)
-    table = 1 + min(len(facts.nodes), max(_MANY, noteworthy + 1))
-    room = height - len(head) - len(tail) - table - _BETWEEN
-    tail = [*_section("events", _events(facts.events, width - 2, max(room, _LEAST_EVENTS))), *tail]
+    table = 1 + min(len(facts.nodes), max(_MANY, min(noteworthy + 1, height // 2)))
+    room = height - len(head) - table - _BETWEEN
+    log = facts.log[-_MOST_LOG:] if facts.log_title else ()
+    if log:  # its oldest lines give way to the events
+        room -= _TITLE
+        log = log[-max(_LEAST_LOG, min(len(log), room - _LEAST_EVENTS)) :]
+        room -= len(log)
+    tail = _section("events", _events(facts.events, width - 2, room))
+    tail += _section(facts.log_title, log) if log else []
+    tail += [ScreenLine("Ctrl-C ends this screen; the run goes on")]
     room = max(height - len(head) - len(tail) - 2, _LEAST_NODES)
     lines = [*head, ScreenLine(""), *_node_lines(facts.nodes, room, width), *tail]
     return [cut(line, width) for line in lines[:height]]
@@ -96,7 +102,7 @@ def _events(events: Sequence[str], width: int, room: int) -> list[str]:
 
 
 def bar_text(share: float) -> str:
-    """Return a share as a bar for a terminal: ``[######--------------] 30 %``."""
+    """Return a share as a bar for a terminal: ``[###-------] 30 %``."""
     share = min(max(share, 0.0), 1.0)
     done = int(_BAR * share)
     return f"[{'#' * done}{'-' * (_BAR - done)}] {100 * share:.0f} %"

@@ -165,6 +165,15 @@ def test_a_run_that_goes_on_tells_when_it_is_done(paths: RunPaths) -> None:
     assert ("0", "0 of 3 restarts") == found["stops"][1:3]
 
 
+def test_a_run_that_waits_has_a_page(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """Before its first record the head says why it waits, and nothing is drawn."""
+    page = reported(paths, capfd, "--format", "html")
+    assert '<span class="badge yellow">queued</span>' in page
+    assert "Queued, waits for its time (Slurm&#x27;s reason: BeginTime)." in page
+    assert '<dt>step</dt><dd class="value">?</dd>' in page
+    assert [] == Page(page).open
+
+
 def test_a_stop_shows_the_end_of_its_log(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
     """Its last lines are folded below a link to the file from the place of the page, without secrets."""
     write(paths, *crashed(NAN))

@@ -100,10 +100,25 @@ def test_the_cause_of_the_newest_event_is_whole() -> None:
     assert [] == [line for line in few if "~" in line]
 
 
+def test_the_log_of_a_rank_gives_way_to_the_events() -> None:
+    """Its newest lines and the last line of the screen are there on a usual terminal."""
+    nodes = tuple(WatchedNode(f"n{i}", 2 * i, "running", (7, 7), 3.25) for i in range(4))
+    events = tuple(f"10:00:0{number} round {number}" for number in range(5))
+    log = tuple(f"loss {number}" for number in range(20))
+    long = "word " * 30
+    for summary in (("step 7",), (long, long)):
+        facts = ScreenFacts("toy: running", "green", summary, nodes, events, "rank 0 in round 2", log)
+        lines = [line.text for line in screen_lines(facts, 80, 24)]
+        assert len(lines) <= 24
+        assert ["  loss 17", "  loss 18", "  loss 19", END] == lines[-4:]
+        assert "  10:00:04 round 4" in lines
+        assert {f"n{i}" for i in range(4)} <= {line.split(" ")[0] for line in lines}
+
+
 def test_a_share_is_a_bar() -> None:
-    """It has 20 parts, and its number."""
-    assert "[######--------------] 30 %" == bar_text(0.301)
-    assert "[####################] 100 %" == bar_text(1.2)
+    """It has ten parts, and its number."""
+    assert "[###-------] 30 %" == bar_text(0.301)
+    assert "[##########] 100 %" == bar_text(1.2)
 
 
 def test_noteworthy_nodes_come_first_where_there_is_no_room_for_all() -> None:
@@ -410,8 +425,9 @@ def test_the_age_of_the_checkpoint_and_the_budgets_are_shown(paths: RunPaths) ->
     write_facts(paths, (1, 40.0, 2, 1), (1, 190.0, 2, 301), total=1000)
     mark = MarkName(200, 1, 0, 1)
     (Path(paths.checkpoints) / encode_name(mark)).write_bytes(encode_mark(mark, None, 4))
-    beat(paths, 1, 301, 301)
+    beat(paths, 1, 520, 521)  # newer than the account
     with watching(paths.root, "--every", "3600") as shown:
         text = shown.until(END)
-    assert "[######--------------] 30 %; checkpoint of step 200, " in text
-    assert "used: 0 of 3" in text
+    assert re.search(
+        r"\[#####-----\] 52 %, saved step 200 \S+ s ago, 0 of 3 restarts, 0 of 500 requeues\x1b", text
+    )

@@ -49,6 +49,7 @@ from hpc_elastic.text import count_text, visible
 _ASK_SLURM_S = 60.0
 _JOURNAL_S = 20.0  # in which the journal is listed once, though no name shows a new record
 _ACCOUNT_S, _ACCOUNT_SHARE = 30.0, 0.005  # between two accounts; of the time for making them
+_SAVED_S = 10.0  # between two looks for a newer checkpoint
 _CALLS_PER_S, _CALLS_OF_RUN = 4.0, 3  # metadata calls of one look at a run
 _MOST_RUNS = 40
 _TAIL_BYTES = 4096
@@ -170,7 +171,7 @@ class _Watched:
         self._total: int | None = None
         self._pace = self._used = ""
         self._saved: SavedCheckpoint | None = None
-        self._saved_at = 0.0  # when its age was read, monotonic
+        self._saved_at = float("-inf")  # when it was read, monotonic
         self._gpus: dict[str, str] = {}  # by node
         self._events: tuple[str, ...] = ()
         self._told = -1  # number of the newest record among the events
@@ -190,25 +191,26 @@ class _Watched:
         rows = self._rows(now)
         title, log = self._log()
         headline = f"{self._run.name}: {self.where.text}"
-        summary = tuple(filter(None, (self._summary_of(rows), self._saved_text(now))))
+        summary = self._summary_of(rows)
         return ScreenFacts(headline, colour_of(self.where.phase), summary, rows, self._events, title, log)
 
-    def _summary_of(self, rows: tuple[WatchedNode, ...]) -> str:
-        """Return step, rate, time left and goodput; heartbeats may tell a newer step than the account."""
+    def _summary_of(self, rows: tuple[WatchedNode, ...]) -> tuple[str, ...]:
+        """Return step, rate, time left and goodput; then a bar, the last checkpoint and the budgets."""
         steps = [row.step for row in rows if row.step is not None]
-        step = progress_text(max([*self._steps, *steps], default=None), self._total)
-        return (
-            ", ".join(filter(None, (step, self._pace)))
-            or f"no step is known; {count_text(len(rows), 'node')}"
-        )
+        step = max([*self._steps, *steps], default=None)  # heartbeats may tell a newer one than the account
+        told = ", ".join(filter(None, (progress_text(step, self._total), self._pace)))
+        bar = bar_text(step / self._total) if step is not None and self._total else ""
+        more = ", ".join(filter(None, (bar, self._saved_text(), self._used)))
+        return tuple(filter(None, (told or f"no step is known; {count_text(len(rows), 'node')}", more)))
 
-    def _saved_text(self, now: float) -> str:
-        """Return the share of the steps as a bar, the age of the last checkpoint, and the used budgets."""
-        parts = [bar_text(self._steps[0] / self._total)] if self._steps and self._total else []
-        if self._saved is not None:
-            age_s = self._saved.age_s + now - self._saved_at
-            parts.append(f"checkpoint of step {self._saved.step}, {span_text(age_s)} ago")
-        return "; ".join(filter(None, (*parts, self._used)))
+    def _saved_text(self) -> str:
+        """Return the last checkpoint and its age, which are read now and then only."""
+        now = self._clock.monotonic()
+        if now >= self._saved_at + _SAVED_S:
+            self._saved, self._saved_at = newest_checkpoint(self.paths, self._clock.wall()), now
+        if self._saved is None:
+            return ""
+        return f"saved step {self._saved.step} {span_text(self._saved.age_s + now - self._saved_at)} ago"
 
     def _read_journal(self, now: float, told: int) -> None:
         last = self._run.state.last
@@ -249,9 +251,8 @@ class _Watched:
             self._begun = account.series.begun
             self._make_events()
         self._gpus = {one.node: gpus_now_text(one) for one in account.gpus}
-        self._saved, self._saved_at = newest_checkpoint(self.paths, self._clock.wall()), now
         used = {} if self._run.is_torchruns else dict(used_facts(self._run))
-        self._used = f"used: {used['used']}" if "used" in used else ""
+        self._used = used.get("used", "")
         parts = []
         if pace is not None:
             left_s = left_at(pace, account)
