@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -187,6 +188,19 @@ def test_a_stop_shows_the_end_of_its_log(paths: RunPaths, capfd: pytest.CaptureF
     name = Path(paths.root).name
     assert f'<a href="{name}/logs/attempt_2/3/stderr.log">logs/attempt_2/3/stderr.log</a>' in page
     assert "<pre>" + "line\n" * 18 + "MY_API_KEY=***\n*** &lt;b&gt;</pre>" in page
+
+
+def test_no_step_is_drawn_during_a_stop(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """The line of steps is flat from the last step of a round to the first new one of the next."""
+    write(paths, *crashed(NAN)[:4], (301.0, RunEnded(Decision.DONE, 0, "all workers succeeded", None)))
+    write_facts(paths, (1, 40.0, 2, 1), (1, 140.0, 2, 21), (2, 200.0, 4, 31), (2, 290.0, 4, 41))
+    page = reported(paths, capfd, "--format", "html")
+    (line,) = re.findall(r'class="steps" points="([^"]+)"', page)
+    places = [tuple(map(float, point.split(","))) for point in line.split()]
+    first, stop, flat, rise, last, *_ = places
+    assert stop[1] == flat[1] > rise[1] > last[1]
+    assert flat[0] == rise[0]
+    assert [40, 140, 200, 290] == [round(x * 0.301) for x, _ in (first, stop, flat, last)]
 
 
 def test_numbers_are_right_aligned_with_their_units(

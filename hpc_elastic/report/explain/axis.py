@@ -298,14 +298,7 @@ def _steps(account: Account, axis: Axis) -> Iterator[str]:
         return
     last = max(span.step or 0 for span in new)
     top = max(last, series.total or 0, 1)
-    ends = [
-        point
-        for span in new
-        for point in (
-            (span.begin, (span.step or 0) - span.steps),
-            (span.begin + span.seconds, span.step or 0),
-        )
-    ]
+    ends = list(_points(new))
     chosen = [*ends[:: max(1, len(ends) // _MOST_POINTS)], ends[-1]]
     again = list(_branches(account))
     lines = [_line(axis, branch, top, "again") for branch in again] + [_line(axis, chosen, top, "steps")]
@@ -315,6 +308,21 @@ def _steps(account: Account, axis: Axis) -> Iterator[str]:
     name += " <br><span class=soft>pale: computed again</span>" if again else ""
     parts = "".join(f"<g>{line}</g>" for line in lines)
     yield _lane(name, _svg(_STEPS, f"<title>{escape(label)}</title>{parts}", label, "tall"))
+
+
+def _points(spans: Sequence[Span]) -> Iterator[tuple[float, int]]:
+    """Yield time and step at both ends of spans of new steps; no step is done between two spans.
+
+    Agents report the first steps of a round together, so these are one rise at the begin of a span.
+    """
+    before: int | None = None
+    for span in spans:
+        last = span.step or 0
+        if before is not None:
+            yield span.begin, before
+        yield span.begin, last - span.steps
+        yield span.begin + span.seconds, last
+        before = last
 
 
 def _line(axis: Axis, points: Sequence[tuple[float, int]], top: int, kind: str) -> str:
