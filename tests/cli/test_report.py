@@ -190,6 +190,20 @@ def test_a_stop_shows_the_end_of_its_log(paths: RunPaths, capfd: pytest.CaptureF
     assert "<pre>" + "line\n" * 18 + "MY_API_KEY=***\n*** &lt;b&gt;</pre>" in page
 
 
+def test_a_log_that_is_a_link_is_not_on_the_page(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Whoever can write to the run directory could have a private file of the reader sent around."""
+    write(paths, *crashed(NAN))
+    (tmp_path / "private").write_text("of nobody else")
+    log = Path(paths.attempt_logs(2)) / "3" / "stderr.log"
+    log.parent.mkdir(parents=True)
+    log.symlink_to(tmp_path / "private")
+    page = reported(paths, capfd, "--format", "html")
+    assert "of nobody else" not in page
+    assert "<pre>it cannot be read: " in page
+
+
 def test_no_step_is_drawn_during_a_stop(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
     """The line of steps is flat from the last step of a round to the first new one of the next."""
     write(paths, *crashed(NAN)[:4], (301.0, RunEnded(Decision.DONE, 0, "all workers succeeded", None)))
