@@ -12,6 +12,7 @@ from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.array_task import TaskStart, epoch_now
 from hpc_elastic.record.journal import (
     AfterDrain,
+    Budget,
     Cause,
     Decision,
     Drained,
@@ -440,6 +441,27 @@ def test_a_spent_budget_holds_the_task_until_it_is_released(tmp_path: Path) -> N
     state = read_state(end.paths)
     assert Epoch(0, 0, 1, 0) == epoch_now(state, 0, TaskStart("7_1", 1, 0))
     assert EPOCH == epoch_now(state, 0, TaskStart("7_1", 0, 1)) == epoch_now(state, 0, TaskStart("7_2", 0, 0))
+
+
+def test_a_run_that_was_released_meanwhile_is_not_held_again(tmp_path: Path) -> None:
+    """A task that waited for long before it could write knows nothing of the release: it looks once more."""
+    spent = RunEnded(Decision.HELD, 75, "spent", None, None, Budget.PREEMPTIONS)
+
+    class Released(ArraySlurm):
+        def array_tasks(self, token: str, array: str) -> list[SlurmTask]:
+            if not self.asked:
+                log = open_log(end.paths, "test")
+                for entry in (spent, EpochStarted(EPOCH._replace(restart=1), "7", ())):
+                    log.commit(lambda _state, entry=entry: entry)  # type: ignore[misc]
+            return super().array_tasks(token, array)
+
+    end = TaskEnd(tmp_path, Released([MINE, OTHER], PreemptTime="2026-11-21T20:00:00"))
+    end.budgets = RequeueBudgets(max_preemptions=0)
+    drain = DrainRequested(Cause.PREEMPTION, "n2", AfterDrain.LEAVE, "")
+    end.finish(STARTED, ROUND, LEFT, drain, Drained(EPOCH, Cause.PREEMPTION, None, ""))
+    held = [one.entry for one in read_records(end.paths) if isinstance(one.entry, RunEnded)]
+    assert held == [spent]
+    assert [end.slurm.done[-1]] == ["requeue 7_1"]
 
 
 def test_a_task_that_cannot_be_held_tells_how_to_go_on(tmp_path: Path) -> None:

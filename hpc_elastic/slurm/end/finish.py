@@ -83,6 +83,10 @@ _RELAUNCH_PAUSE_S = 2.0
 _SAYS_GOODBYE = (Cause.PREEMPTION, Cause.TIME_LIMIT, Cause.AGENT_ERROR)  # against no node of a task
 
 
+class _GoneOnError(Exception):
+    """The run that was to be held has begun a new start since the facts were read."""
+
+
 class _AnotherJobsError(Exception):
     """Another job has begun the run since the state of it was read: this one has no part in it."""
 
@@ -406,6 +410,11 @@ class _ChoiceExecutor:
         except _AnotherJobsError:
             self._facts = self._facts._replace(state=self._log.state)
             return self.do(lifecycle.decide(self._facts, self._finish.budgets))
+        except _GoneOnError:  # the store was away for long; a released run has new budgets
+            finish = self._finish
+            self._records = [*self._log.records]
+            self._facts = finish.facts(self._log.state, self._records)
+            return self.do(lifecycle.decide(self._facts, finish.budgets))
 
     def _done(self, choice: Choice) -> Ended:
         match choice:
@@ -457,14 +466,22 @@ class _ChoiceExecutor:
 
         Raises:
             _AnotherJobsError: the run is no longer this job's.
+            _GoneOnError: the run is not to be held: another of its tasks has begun a new start of it.
         """
 
         def choose(state: RunState) -> Entry:
             if self._finish.other_job(state):
                 raise _AnotherJobsError
+            if isinstance(entry, RunEnded) and entry.decision is Decision.HELD and self._has_gone_on(state):
+                raise _GoneOnError
             return entry
 
         return self._log.commit(choose)
+
+    def _has_gone_on(self, state: RunState) -> bool:
+        """Tell whether a task of this submission has begun a start of the run since the facts were read."""
+        known, now = self._facts.state.epoch, state.epoch
+        return self._facts.is_task and now > known and now.submission == known.submission
 
     def _begin(self) -> None:
         """Record the start that this script belongs to, if no agent came to do it."""
