@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from hpc_elastic.account.gpus import GpuSample, NodeGpus, encode_gpus, noted
 from hpc_elastic.account.read import gpu_file
 from hpc_elastic.cli import app
-from hpc_elastic.clock import date_text
+from hpc_elastic.clock import date_text, wall_of
 from hpc_elastic.paths import RunPaths
 from hpc_elastic.record.journal import (
     Cause,
@@ -215,6 +217,52 @@ def test_no_step_is_drawn_during_a_stop(paths: RunPaths, capfd: pytest.CaptureFi
     assert stop[1] == flat[1] > rise[1] > last[1]
     assert flat[0] == rise[0]
     assert [40, 140, 200, 290] == [round(x * 0.301) for x, _ in (first, stop, flat, last)]
+
+
+def test_no_step_is_drawn_during_a_stop_of_a_long_run(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A line of many steps leaves out points, but no end of a stop."""
+    first = [(1, 40.0 + step, 2, step) for step in range(1, 1201)]
+    then = [(2, 3000.0 + step, 4, 1200 + step) for step in range(1, 1201)]
+    over = RunEnded(Decision.DONE, 0, "all workers succeeded", None)
+    write(
+        paths,
+        (0.0, STARTED),
+        (10.0, RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)),
+        (1250.0, RoundEnded(1, Cause.CRASH, ("n2",), NAN, 1200)),
+        (1260.0, RoundFormed(2, EPOCH, MEMBERS, "n1", 1, MarkedCheckpoint(1200, None))),
+        (4300.0, over),
+    )
+    write_facts(paths, *first, *then)
+    page = reported(paths, capfd, "--format", "html")
+    (line,) = re.findall(r'class="steps" points="([^"]+)"', page)
+    places = [tuple(map(float, point.split(","))) for point in line.split()]
+    assert len(places) < 3200
+    in_stop = [y for (x, y), (following, _) in pairwise(places) if x < 1000 * 2900 / 4300 < following]
+    assert in_stop == [min(y for x, y in places if x < 1000 * 2000 / 4300)]
+    assert in_stop[0] == next(y for x, y in places if x > 1000 * 2900 / 4300)
+
+
+def test_days_begin_at_midnight_though_summer_time_ends(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marks of days are at local midnight on both sides of the night in which clocks are set back."""
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M11.3.5/3")  # summer time ends on 20 November 2026
+    try:
+        time.tzset()
+        over = RunEnded(Decision.DONE, 0, "all workers succeeded", None)
+        formed = RoundFormed(1, EPOCH, MEMBERS, "n1", 1, None)
+        write(paths, (0.0, STARTED), (10.0, formed), (432000.0, over))
+        page = reported(paths, capfd, "--format", "html")
+        days = dict(re.findall(r'left:([\d.]+)%">(11-\d\d)<', page))
+        midnights = {day: wall_of(f"2026-{day}T00:00:00") or 0.0 for day in days.values()}
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert ["11-19", "11-20", "11-21", "11-22", "11-23"] == list(days.values())
+    assert [f"{(midnights[day] - BEGAN) / 4320:.2f}" for day in days.values()] == list(days)
+    assert "local time (UTC+02:00 to UTC+01:00)" in page
 
 
 def test_numbers_are_right_aligned_with_their_units(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape as escape_html
+from math import inf
 
 from hpc_elastic.account.account import Account, seconds_of_nodes
 from hpc_elastic.account.spans import Bucket, Crew, Span
@@ -25,7 +26,7 @@ _ROW, _STEPS, _RATE = 18, 150, 70  # heights [px]
 _MOST_ROWS = 48  # of nodes
 _MOST_PIECES = 5000  # of all rows of nodes together
 _FINEST = _WIDE * 2  # pieces of a row at most
-_MOST_POINTS = 1500  # of the line of steps
+_MOST_POINTS = 1500  # of the line of steps, or twice as many where it has stairs
 _BARS = 250  # of the rate
 _NEAR = 4  # marks of stops that are nearer than this are one
 _MOST_TOLD = 5  # stops in the text of a mark
@@ -96,8 +97,8 @@ def drawings(account: Account, saves: Sequence[Save]) -> Iterator[str]:
     yield from _marks(account, axis, saves)
     yield _times(axis)
     yield "</div></div>"
-    zone = zone_text(axis.begin)
-    yield f"<p class=soft>{date_text(axis.begin)} to {date_text(axis.end)}, local time ({zone}). "
+    zones = " to ".join(dict.fromkeys(map(zone_text, axis)))  # summer time may begin or end
+    yield f"<p class=soft>{date_text(axis.begin)} to {date_text(axis.end)}, local time ({zones}). "
     yield "A drawing tells more where the mouse rests.</p></section>"
 
 
@@ -299,7 +300,7 @@ def _steps(account: Account, axis: Axis) -> Iterator[str]:
     last = max(span.step or 0 for span in new)
     top = max(last, series.total or 0, 1)
     ends = list(_points(new))
-    chosen = [*ends[:: max(1, len(ends) // _MOST_POINTS)], ends[-1]]
+    chosen = list(_thinned(ends, (axis.end - axis.begin) / _MOST_POINTS))
     again = list(_branches(account))
     lines = [_line(axis, branch, top, "again") for branch in again] + [_line(axis, chosen, top, "steps")]
     total = f" of {series.total}" if series.total else ""
@@ -323,6 +324,16 @@ def _points(spans: Sequence[Span]) -> Iterator[tuple[float, int]]:
         yield span.begin, last - span.steps
         yield span.begin + span.seconds, last
         before = last
+
+
+def _thinned(points: Sequence[tuple[float, int]], least_s: float) -> Iterator[tuple[float, int]]:
+    """Yield points without those that are too near to the one before, but both ends of each longer time."""
+    shown = -inf
+    for place, (at, step) in enumerate(points):
+        is_corner = place + 1 == len(points) or points[place + 1][0] - at >= least_s
+        if is_corner or at - shown >= least_s:
+            shown = at
+            yield at, step
 
 
 def _line(axis: Axis, points: Sequence[tuple[float, int]], top: int, kind: str) -> str:
@@ -456,12 +467,21 @@ def _times(axis: Axis) -> str:
     return f'<div class="lane times"><div class="name">time</div><div class="ticks">{texts}</div></div>'
 
 
-_DAY = 86400.0
+_HOUR, _DAY = 3600.0, 86400.0
 _APART_S = (
     *(1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0),
     *(3600.0, 7200.0, 10800.0, 21600.0, 43200.0, _DAY, 2 * _DAY, 5 * _DAY, 10 * _DAY, 30 * _DAY),
 )
 _TIMES = {"a": 7, "b": 28, "c": 112}  # how many fit: at all widths, at 4 times and at 16 times the width
+
+
+def _in_season(at: float, shift_s: float) -> float:
+    """Return the time at which clocks show what they would at a time with another shift from UTC [s].
+
+    Where they skip that hour, it is the time at which they go on.
+    """
+    moved = at + shift_s - ahead_s(at)
+    return moved if ahead_s(moved) == ahead_s(at) else max(at, moved)
 
 
 def _ticks(axis: Axis) -> list[tuple[float, str, str]]:
@@ -475,6 +495,9 @@ def _ticks(axis: Axis) -> list[tuple[float, str, str]]:
         place = 0
         while (at := number * apart_s - shift_s) < axis.end:
             odd = " o" if place % 2 and kind == "a" else ""
-            found.setdefault(at, (at, short_text(at, apart_s), kind + odd))
+            if apart_s > _HOUR:  # shorter ones are whole with the shift of any season
+                at = _in_season(at, shift_s)
+            if at < axis.end:
+                found.setdefault(at, (at, short_text(at, apart_s), kind + odd))
             number, place = number + 1, place + 1
     return list(found.values())
