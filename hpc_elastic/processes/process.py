@@ -295,7 +295,7 @@ def _become(spec: ProcessSpec, stdio: list[int], child: _Child) -> NoReturn:
         if child.call is not None:
             os.close(child.starting)
             _run_call(child.call)
-        _close_other_fds({child.starting, *child.pass_fds})
+        close_other_fds({child.starting, *child.pass_fds})
         for fd in child.pass_fds:
             os.set_inheritable(fd, True)  # noqa: FBT003 - Python's signature
         reset_signals(spec.ignore_signals)
@@ -334,7 +334,8 @@ def take_stdio(fds: list[int]) -> None:
         os.close(fd)
 
 
-def _close_other_fds(keep: set[int]) -> None:
+def close_other_fds(keep: set[int]) -> None:
+    """Close all descriptors but the standard ones and some."""
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         if fd > LAST_STDIO and fd not in keep:

@@ -40,6 +40,8 @@ _CODE: Final = (
     "main(Begin(path, had, {link}, {learned!a}, {path!a}), {modules!a}, {words!a})"
 )
 _ANSWER_S: Final = 2.0  # for all workers of a round; a longer wait would cost a heartbeat
+_END_MS: Final = 100
+_SLOW_S: Final = 1.0  # the agent reports a longer look at all files, once
 _MOST_DEATHS: Final = 3
 _MESSAGE: Final = 1 << 18  # bytes; more than the kernel lets a process send at once
 _MIB: Final = 1024
@@ -89,7 +91,7 @@ class Preloader:
     """One process that has imported modules, and is forked for each worker.
 
     No call waits for longer than two seconds in a round. After any failure the worker is started as
-    without preloading.
+    without preloading. A process that lives is not given up for being slow, only if a signal has stopped it.
     """
 
     def __init__(self, wanted: Preloaded, clock: Clock, say: Callable[[str], None]) -> None:
@@ -112,6 +114,9 @@ class Preloader:
         self._learned = Learning(wanted.lessons, clock)
         self._round = ""
         self._answer_until = 0.0
+        self._watcher = 0  # the process beside it that looks for changes
+        self._ending: list[ChildProcess] = []  # killed, and not reaped yet
+        self._is_slow_told = False
         self.phase = PreloadPhase.OFF
         self.pids: set[int] = set()
         """The processes that belong to no worker; always the same set."""
@@ -172,6 +177,7 @@ class Preloader:
 
     def look(self) -> None:
         """Take note of messages of the process, and of its end; never blocks."""
+        self._reap()
         while self._link is not None and _is_readable(self._link, 0.0):
             self._take()
         if self.phase is PreloadPhase.READY and self._learned.look(self._given):
@@ -206,12 +212,15 @@ class Preloader:
     def is_importing(self) -> bool:
         """Tell whether it pays to wait for the imports; a process that a signal has stopped is given up."""
         self.look()
-        if self.phase is not PreloadPhase.IMPORTING or self._process is None:
-            return False
-        stat = read_stat(self._process.pid)
+        if self.phase is PreloadPhase.IMPORTING:
+            self._replace_stopped()
+        return self.phase is PreloadPhase.IMPORTING
+
+    def _replace_stopped(self) -> None:
+        """Give the process up if a signal has stopped it: it would go on at some time, or never."""
+        stat = None if self._process is None else read_stat(self._process.pid)
         if stat is not None and stat.state == "T":  # a debugger that traces it halts it for moments, "t"
             self._replace("was stopped")
-        return self.phase is PreloadPhase.IMPORTING
 
     def begin_round(self, number: int, *, writes: bool = True) -> None:
         """Take note that workers of another round are going to be started.
@@ -283,11 +292,13 @@ class Preloader:
     def _ask(self, link: socket.socket, request: bytes, fds: tuple[int, ...]) -> int | None:
         """Send a request and return the pid of the worker, None if there is none.
 
-        A process that is slow, as it has answered in this round, stays; its late answer counts no more.
+        A process that is slow stays; its late answer counts no more.
         """
         payload = _in_memory(request)
         try:
             socket.send_fds(link, [b"f"], [payload, *fds], socket.MSG_DONTWAIT)
+        except BlockingIOError:  # it is slow, and has not taken the earlier ones yet
+            return None
         except OSError:
             self._replace("takes no more requests")
             return None
@@ -297,7 +308,7 @@ class Preloader:
         while self._asked not in self._answers and self._link is link:
             if not _is_readable(link, max(0.0, self._answer_until - self._clock.monotonic())):
                 if not self._answered:
-                    self._replace(f"has not answered within {_ANSWER_S:g} s")
+                    self._replace_stopped()
                 return None
             self._take()
         self._answered += 1
@@ -309,7 +320,9 @@ class Preloader:
             data = self._link.recv(_MESSAGE) if self._link is not None else b""
         except OSError:
             data = b""
-        told: dict[str, Any] = json.loads(data) if data else {"kind": ""}
+        self._heed(json.loads(data) if data else {"kind": ""})
+
+    def _heed(self, told: dict[str, Any]) -> None:
         match told["kind"]:
             case "importing":
                 self._importing = str(told["name"])
@@ -317,6 +330,8 @@ class Preloader:
                 self._become_ready(told)
             case "forked":
                 self._answers[int(told["number"])] = int(told["pid"])
+            case "looked":
+                self._tell_slow(int(told["files"]), float(told["seconds"]))
             case "changed":
                 self._say(f"modules are preloaded anew: {told['path']} has changed")
                 self._restart()
@@ -330,6 +345,8 @@ class Preloader:
 
     def _become_ready(self, told: Mapping[str, Any]) -> None:
         self.phase, self._importing = PreloadPhase.READY, ""
+        self._watcher = int(told["watcher"])
+        self.pids.add(self._watcher)
         learned = [str(name) for name in told["learned"]]
         self._has_learned = bool(learned)
         names = _names_text([*self._modules, *learned])
@@ -338,6 +355,15 @@ class Preloader:
             return
         memory = f", {told['pss_kb'] // _MIB} MiB" if told["pss_kb"] else ""
         self._say(f"preloaded {names} ({told['loaded']} modules, {told['seconds']:.1f} s{memory})")
+
+    def _tell_slow(self, files: int, seconds: float) -> None:
+        if seconds <= _SLOW_S or self._is_slow_told:
+            return
+        self._is_slow_told = True
+        self._say(
+            f"workers have waited {seconds:.1f} s for a look at {count_text(files, 'file')} of preloaded "
+            "modules, whether one has changed: the file system is slow"
+        )
 
     def _drop(self, blamed: Mapping[str, str]) -> None:
         """Go on without the modules that are to blame."""
@@ -372,38 +398,53 @@ class Preloader:
     def _how_ended(self) -> str:
         if self._process is None:
             return "is gone"
-        self._process.reap() if self._has_ended(self._process) else None
+        self._process.reap() if _has_ended(self._process) else None
         code = self._process.exit_code
         if code is None:
             return "has closed its link"
         return f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
-
-    def _has_ended(self, process: ChildProcess) -> bool:
-        poller = select.poll()
-        if process.pidfd is not None:  # the link is closed a moment before the end
-            poller.register(process.pidfd, select.POLLIN)
-            poller.poll(100)
-        return process.poll() is not None
 
     def _restart(self) -> None:
         self._forget()
         self.start()
 
     def _forget(self) -> None:
-        """End the process in any state."""
+        """End the process in any state; one that waits in the kernel for a file server is reaped later."""
         if self._link is not None:
             self._link.close()
         self._link, self.phase, self._importing = None, PreloadPhase.OFF, ""
+        if self._watcher:
+            send_kill(self._watcher)
         if self._process is not None:
             send_kill(self._process.pid)
-            self._process.reap()
-            self.pids.discard(self._process.pid)
-            self._process = None
+            self._ending.append(self._process)
+            _has_ended(self._process)
+            if self._watcher:  # an orphan now, which this process adopts
+                self._ending.append(ChildProcess(self._process.spec, self._watcher, -1))
+                _has_ended(self._ending[-1])
+        self._process, self._watcher = None, 0
+        self._reap()
+
+    def _reap(self) -> None:
+        """Give the pids of ended processes back."""
+        for process in [one for one in self._ending if one.poll() is not None]:
+            process.reap()
+            self.pids.discard(process.pid)
+            self._ending.remove(process)
 
     def close(self) -> None:
         """End the process for good."""
         self._forget()
         self._learned.close()
+
+
+def _has_ended(process: ChildProcess) -> bool:
+    """Wait a moment for the end of a process that is about to end; tell whether it has."""
+    poller = select.poll()
+    if process.pidfd is not None:  # the link is closed a moment before the end
+        poller.register(process.pidfd, select.POLLIN)
+        poller.poll(_END_MS)
+    return process.poll() is not None
 
 
 def _names_text(names: list[str]) -> str:

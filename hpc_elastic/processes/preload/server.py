@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -27,7 +28,7 @@ from typing import Any, Final
 
 from hpc_elastic.clock import SystemClock
 from hpc_elastic.named_tuple import NamedTuple
-from hpc_elastic.processes.preload import notes, randomness, rules, warm_worker
+from hpc_elastic.processes.preload import changes, notes, randomness, rules, warm_worker
 from hpc_elastic.processes.preload.rules import EnvRead, Imported, PythonCommand, Snapshot, Traces
 from hpc_elastic.processes.preload.warm_worker import Fds, WarmStart
 from hpc_elastic.processes.process import TELLING
@@ -113,7 +114,7 @@ class _Server:
         self._reads: dict[str, EnvRead] = {}
         self._reads_of_this: set[str] = set()  # import
         self._current = ""
-        self._files: dict[str, tuple[int, int, int]] = {}
+        self._watcher: changes.Watcher | None = None
         self._printed = (b"", b"")
         self._watch = ImportWatch()
         self._all_at_once = bool(getattr(sys.__stderr__, "write_through", False))
@@ -158,14 +159,18 @@ class _Server:
         stop_noting()
         self._watch.end()
         self._env_after = dict(os.environ)
-        self._files = _files_of_modules()
         self._printed = (_printed(1), _printed(2))
         gc.collect()
         gc.freeze()
         if not gc.get_threshold()[0]:  # no module has set it
             gc.set_threshold(*thresholds)
-        took = SystemClock().monotonic() - began
-        self._tell("ready", seconds=took, pss_kb=_pss_kb(), loaded=len(self._files), learned=taken)
+        self._watcher = changes.Watcher(self._link)
+        found = self._watcher.finding()
+        if found is None:
+            raise _EndError
+        took, loaded = SystemClock().monotonic() - began, found.files
+        facts = {"pss_kb": _pss_kb(), "loaded": loaded, "learned": taken, "watcher": self._watcher.pid}
+        self._tell("ready", seconds=took, **facts)
 
     def _import(self, name: str) -> str:
         """Import a module; return why it cannot be imported, empty if it can."""
@@ -235,26 +240,40 @@ class _Server:
     def serve(self) -> PythonCommand:
         """Fork on demand; returns, in each worker, the command that it is to run."""
         seen_round = ""
+        if self._watcher is None:
+            raise RuntimeError("nothing has been loaded")
         while True:
+            if self._await_request(self._watcher):
+                self._take_finding(self._watcher)
+                continue
             data, fds = _receive(self._link)
             if not data:
                 raise _EndError
             request = json.loads(data)
             if request["round"] != seen_round:
-                self._refuse_changes()
+                self._watcher.begin()
                 seen_round = request["round"]
-            command = self._fork(request, fds)
+            command = self._fork(request, fds, self._watcher)
             if command is not None:
                 return command
 
-    def _refuse_changes(self) -> None:
-        """End if the file of a module has changed since it was imported."""
-        now = _files_of_modules()
-        changed = [path for path, stamp in self._files.items() if now.get(path, stamp) != stamp]
-        if changed:
-            self._end("changed", path=changed[0])
+    def _await_request(self, watcher: changes.Watcher) -> bool:
+        """Wait for a request; tell whether there is a finding first, and no request."""
+        poller = select.poll()
+        for fd in (self._link.fileno(), watcher.fileno()):
+            poller.register(fd, select.POLLIN)
+        return self._link.fileno() not in dict(poller.poll())
 
-    def _fork(self, request: Any, fds: list[int]) -> PythonCommand | None:
+    def _take_finding(self, watcher: changes.Watcher) -> None:
+        """End if the file of a module has changed since it was imported; tell how long a look takes."""
+        found = watcher.finding()
+        if found is None:
+            raise _EndError
+        if found.changed:
+            self._end("changed", path=found.changed)
+        self._tell("looked", files=found.files, seconds=found.seconds)
+
+    def _fork(self, request: Any, fds: list[int], watcher: changes.Watcher) -> PythonCommand | None:
         python, flags, kind, program, args = request["command"]
         command = PythonCommand(python, tuple(flags), kind, program, tuple(args))
         differ = rules.differing(self._env_before, request["env"])
@@ -275,8 +294,8 @@ class _Server:
             self._watch.reconfigured,
             self._watch.generators,
             self._all_at_once,
+            request["env"],
         )
-        given = Fds((fds[0], fds[1], fds[2]), fds[3], fds[4])
         more = fds[_OWN_FDS:]
         passed: dict[int, int] = dict(zip(request["fds"], more, strict=False))
         if passed and not self._are_free(passed, fds):
@@ -287,6 +306,7 @@ class _Server:
         mask = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
         pid = _fork_twice(self._link)
         if pid == 0:
+            given = Fds((fds[0], fds[1], fds[2]), fds[3], fds[4], watcher.keep_verdict(), passed)
             warm_worker.become(start, given)
             for fd in more[len(passed) :]:
                 notes.begin(fd)
@@ -421,22 +441,6 @@ def _reader() -> str:
     while frame.f_back is not None and frame.f_globals.get("__name__") in ("os", "collections.abc"):
         frame = frame.f_back
     return str(frame.f_globals.get("__name__", "?"))
-
-
-def _files_of_modules() -> dict[str, tuple[int, int, int]]:
-    """Return when the files of the loaded modules were changed last, and their sizes and inodes."""
-    found = {}
-    for module in list(sys.modules.values()):
-        path = getattr(module, "__file__", None)
-        if not isinstance(path, str) or not os.path.isabs(path):
-            continue
-        try:
-            stat = os.stat(path)
-        except OSError:
-            found[path] = (0, 0, 0)
-            continue
-        found[path] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-    return found
 
 
 def _printed(fd: int) -> bytes:

@@ -24,9 +24,9 @@ from typing import Any, Final, NoReturn, cast
 
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.processes.linux import die_with_parent, set_shown_command
-from hpc_elastic.processes.preload import randomness
+from hpc_elastic.processes.preload import changes, randomness
 from hpc_elastic.processes.preload.rules import PythonCommand
-from hpc_elastic.processes.process import bear_mark, reset_signals, take_stdio
+from hpc_elastic.processes.process import bear_mark, close_other_fds, reset_signals, take_stdio
 
 _NOT_STARTED: Final = 127
 _CANNOT_OPEN: Final = 2
@@ -46,6 +46,7 @@ class WarmStart(NamedTuple):
         streams: the settings that imports have given to stdin, stdout and stderr, in order.
         generators: those of ``random`` that imports have made without a seed.
         all_at_once: the streams are not buffered (-u, or PYTHONUNBUFFERED).
+        own_env: its environment without the changes that imports have made.
     """
 
     command: PythonCommand
@@ -58,6 +59,7 @@ class WarmStart(NamedTuple):
     streams: Mapping[int, Sequence[Mapping[str, Any]]] = {}
     generators: Sequence[Any] = ()
     all_at_once: bool = False
+    own_env: Mapping[str, str] = {}
 
 
 class Fds(NamedTuple):
@@ -67,11 +69,15 @@ class Fds(NamedTuple):
         stdio: stdin, stdout and stderr.
         starting: a pipe that is closed when the program runs, or tells why it cannot.
         go: a pipe whose byte says that the agent knows of the worker.
+        verdict: a pipe that tells whether the files of the imported modules are unchanged.
+        passed: further descriptors, by the numbers that they are to have.
     """
 
     stdio: tuple[int, int, int]
     starting: int
     go: int
+    verdict: int
+    passed: Mapping[int, int]
 
 
 def become(start: WarmStart, fds: Fds) -> None:
@@ -88,6 +94,9 @@ def become(start: WarmStart, fds: Fds) -> None:
         step = "exec"
         if start.cpus:
             os.sched_setaffinity(0, start.cpus)
+        reset_signals(start.ignore_signals)  # it can be ended while it waits
+        if not changes.is_unchanged(fds.verdict):
+            _start_anew(start, fds)
         _reset(start)
         for fd, data in enumerate(start.printed, 1):
             os.write(fd, data)
@@ -98,8 +107,26 @@ def become(start: WarmStart, fds: Fds) -> None:
         os.write(2, f"hpc_elastic: the worker cannot be started: {error!r}\n".encode())
         os.write(fds.starting, f"exec {errno.EINVAL}".encode())
         os._exit(_NOT_STARTED)
-    os.close(fds.go)
-    os.close(fds.starting)
+    for fd in (fds.go, fds.starting, fds.verdict):
+        os.close(fd)
+
+
+def _start_anew(start: WarmStart, fds: Fds) -> NoReturn:
+    """Become the process that Python starts: a module's file has changed, and this is a copy of the old one.
+
+    Raises:
+        OSError: the interpreter cannot be run.
+    """
+    free = max((*fds.passed, *fds.passed.values(), fds.starting)) + 1
+    starting = fcntl.fcntl(fds.starting, fcntl.F_DUPFD_CLOEXEC, free)
+    close_other_fds({starting, *fds.passed.values()})
+    place(fds.passed)
+    words = start.command.words
+    try:
+        os.execvpe(words[0], words, dict(start.own_env))  # noqa: S606 - no shell on purpose
+    except OSError as error:
+        os.write(starting, f"exec {error.errno or errno.EINVAL}".encode())
+        os._exit(_NOT_STARTED)
 
 
 def place(passed: Mapping[int, int]) -> None:

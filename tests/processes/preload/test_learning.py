@@ -119,7 +119,9 @@ def test_workers_of_the_next_round_find_what_most_of_this_one_have_imported(less
         assert lesson.place.said[2].startswith("preloaded json, third, below, pack, pack.late (")
         lesson.install(third="")
         preloader.begin_round(1)
-        assert preloader.fork(specs[0]) is None  # it has changed, and is imported anew
+        worker = preloader.fork(specs[0])
+        assert worker is not None
+        assert "[]\n" == lesson.place.end_of(worker).out  # it has changed: the worker has started anew
 
 
 def test_a_node_that_stands_by_preloads_the_modules_of_other_nodes_workers(lesson: Lesson) -> None:

@@ -21,8 +21,7 @@ _MOMENTS = 10
 
 
 def _pid(preloader: Preloader) -> int:
-    (pid,) = preloader.pids
-    return pid
+    return min(preloader.pids)  # the other one has been forked by it
 
 
 def _spec(place: Place, text: str = "print('ran')\n") -> ProcessSpec:
@@ -196,18 +195,61 @@ def test_it_is_not_replaced_for_ever(place: Place) -> None:
 
 
 def test_a_module_that_has_changed_is_imported_anew(place: Place) -> None:
-    """In the round that sees it workers import it themselves."""
+    """A worker of the round that sees it starts anew in its own process; the next is forked again."""
     place.write("mine.py", "value = 'old'\n")
     spec = _spec(place, "import mine\nprint(mine.value)\n")
     with place.preloaded(("mine",), spec) as preloader:
         assert "old\n" == place.end_of(forked(preloader, spec)).out
         place.write("mine.py", "value = 'new value'\n")
         preloader.begin_round(2)
-        assert preloader.fork(spec) is None
+        worker = preloader.fork(spec)
+        assert worker is not None
+        assert (0, "new value\n", "") == place.end_of(worker)
+        wait_until(lambda: preloader.is_importing() or len(place.said) > 1, "it is seen")
         assert f"modules are preloaded anew: {place.path / 'mine.py'} has changed" == place.said[1]
         wait_until(lambda: not preloader.is_importing(), "it is ready again")
         preloader.begin_round(3)
         assert "new value\n" == place.end_of(forked(preloader, spec)).out
+
+
+def test_a_worker_that_starts_anew_is_as_one_that_python_starts(place: Place) -> None:
+    """Descriptors, environment, words and the output of imports are those of a plain start."""
+    reading, writing = os.pipe()
+    place.write("mine.py", "import os\nprint('imported')\nos.environ['SET'] = 'by mine'\n")
+    place.write(
+        "script.py",
+        "import os, sys, mine\nos.write(int(sys.argv[1]), b'told')\n"
+        "print(sys.argv, sys.orig_argv, sorted(os.environ), sorted(os.listdir('/proc/self/fd')))\n",
+    )
+    spec = place.spec("-u", "script.py", str(writing), RANK="1")
+    try:
+        cold = place.end_of(spawn(spec, pass_fds=(writing,)))
+        with place.preloaded(("mine",), spec) as preloader:
+            os.utime(place.path / "mine.py", ns=(1, 1))
+            preloader.begin_round(1)
+            worker = preloader.fork(spec, (writing,))
+            assert worker is not None, place.said
+            assert cold == place.end_of(worker)
+        assert b"toldtold" == os.read(reading, 9)
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_a_worker_without_a_verdict_on_its_files_starts_anew(place: Place) -> None:
+    """The process that looks for changes is killed for want of memory; another one imports."""
+    spec = _spec(place, "import sys\nprint('colorsys' in sys.modules)\n")
+    with place.preloaded(("colorsys",), spec) as preloader:
+        first = _pid(preloader)
+        (watcher,) = preloader.pids - {first}
+        os.kill(first, signal.SIGSTOP)  # so that it cannot take note first
+        os.kill(watcher, signal.SIGKILL)
+        os.kill(first, signal.SIGCONT)
+        preloader.begin_round(1)
+        worker = preloader.fork(spec) or spawn(spec)
+        assert "False\n" == place.end_of(worker).out
+        wait_until(lambda: not preloader.is_importing() and first not in preloader.pids, "another is ready")
+        assert "True\n" == place.end_of(forked(preloader, spec)).out
 
 
 def test_a_module_of_the_users_that_has_the_name_of_one_of_pythons_is_respected(place: Place) -> None:
@@ -269,6 +311,36 @@ def test_a_process_that_becomes_slow_in_a_round_stays(place: Place) -> None:
         assert pid == _pid(preloader)
     assert "xx" == (place.path / "ran").read_text()
     assert 1 == len(place.said)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_slow_from_the_first_worker_on_stays(place: Place) -> None:
+    """Another one would import everything anew; the workers of this round are started without it."""
+    place.write(
+        "slow.py",
+        "import os\ndef wait():\n    os.path.exists('slow') and open('slow').read()\n"
+        "os.register_at_fork(before=wait)\n",
+    )
+    spec = _spec(place)
+    with place.preloaded(("slow",), spec) as preloader:
+        pid = _pid(preloader)
+        os.mkfifo(place.path / "slow")
+        preloader.begin_round(1)
+        assert preloader.fork(spec) is None
+        os.close(os.open(place.path / "slow", os.O_WRONLY))  # whose reader is there
+        (place.path / "slow").unlink()
+        assert (0, "ran\n", "") == place.end_of(forked(preloader, spec))
+        assert pid == _pid(preloader)
+    assert 1 == len(place.said)
+
+
+def test_it_is_told_once_that_workers_wait_for_a_slow_file_system(place: Place) -> None:
+    """A look that is quick is not worth a line."""
+    with place.preloaded(("json",), _spec(place)) as preloader:
+        for seconds in (0.9, 2.5, 3.0):
+            preloader._heed({"kind": "looked", "files": 2893, "seconds": seconds})
+    (told,) = place.said[1:]
+    assert told.startswith("workers have waited 2.5 s for a look at 2893 files of preloaded modules, whether")
 
 
 def test_descriptors_that_are_passed_have_the_same_numbers_in_a_worker(place: Place) -> None:

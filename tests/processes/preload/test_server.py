@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.processes.preload import server
+from hpc_elastic.processes.preload import changes, server
 from hpc_elastic.processes.preload.rules import Imported, Traces
 from hpc_elastic.processes.preload.server import ImportWatch, Registered, Replaced, name_of
 
@@ -118,7 +118,7 @@ def test_files_of_modules_are_known_by_time_size_and_inode(
         module = types.ModuleType(name)
         vars(module)["__file__"] = file
         monkeypatch.setitem(sys.modules, f"test_{name}", module)
-    found = server._files_of_modules()
+    found = changes.look(changes.files_of_modules())
     stat = path.stat()
     assert (stat.st_mtime_ns, 1, stat.st_ino) == found[str(path)]
     assert (0, 0, 0) == found[str(tmp_path / "gone.py")]

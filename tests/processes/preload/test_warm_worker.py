@@ -223,7 +223,8 @@ def test_a_script_is_searched_for_modules_beside_it(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_worker_begins_once_its_agent_knows_of_it(tmp_path: Path, *, is_known: bool) -> None:
     """An agent that has given it up, or has died, closes the pipe; then nothing of it runs."""
-    (go, let_go), (told, starting) = os.pipe(), os.pipe()
+    (go, let_go), (told, starting), (verdict, unchanged) = os.pipe(), os.pipe(), os.pipe()
+    os.write(unchanged, b"y")
     stdio = tuple(os.open(os.devnull, os.O_RDWR) for _ in range(3))
     agent, child = os.getpid(), os.fork()
     if child == 0:
@@ -232,11 +233,11 @@ def test_a_worker_begins_once_its_agent_knows_of_it(tmp_path: Path, *, is_known:
             os.close(told)
             command = PythonCommand(sys.executable, (), "-c", "pass", ())
             start = WarmStart(command, {}, str(tmp_path), (), (), agent)
-            become(start, Fds((stdio[0], stdio[1], stdio[2]), starting, go))
+            become(start, Fds((stdio[0], stdio[1], stdio[2]), starting, go, verdict, {}))
             os._exit(0)
         finally:
             os._exit(1)
-    for fd in (go, starting, *stdio):
+    for fd in (go, starting, verdict, unchanged, *stdio):
         os.close(fd)
     if is_known:
         os.write(let_go, b"1")
