@@ -164,12 +164,13 @@ class _Server:
         gc.freeze()
         if not gc.get_threshold()[0]:  # no module has set it
             gc.set_threshold(*thresholds)
+        pss_kb = _pss_kb()  # before another process shares the memory
         self._watcher = changes.Watcher(self._link)
         found = self._watcher.finding()
         if found is None:
             raise _EndError
         took, loaded = SystemClock().monotonic() - began, found.files
-        facts = {"pss_kb": _pss_kb(), "loaded": loaded, "learned": taken, "watcher": self._watcher.pid}
+        facts = {"pss_kb": pss_kb, "loaded": loaded, "learned": taken, "watcher": self._watcher.pid}
         self._tell("ready", seconds=took, **facts)
 
     def _import(self, name: str) -> str:
