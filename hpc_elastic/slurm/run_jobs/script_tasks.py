@@ -20,7 +20,8 @@ from hpc_elastic.typed_json import parse_object
 
 def task_index(environ: Mapping[str, str]) -> str:
     """Return which task of an array a process belongs to, as Slurm numbers it; empty for a job of its own."""
-    return environ.get("SLURM_ARRAY_TASK_ID", "") if environ.get("SLURM_ARRAY_JOB_ID") else ""
+    index = environ.get("SLURM_ARRAY_TASK_ID", "")
+    return index if environ.get("SLURM_ARRAY_JOB_ID") and index.isascii() and index.isdecimal() else ""
 
 
 def task_paths(array: RunPaths, index: str) -> RunPaths:
