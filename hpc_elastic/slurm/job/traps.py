@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator
 from hpc_elastic.named_tuple import NamedTuple
 
 _TRAP = re.compile(
-    r"\s*trap\s+(?:--\s+)?(\"(?:\\.|[^\"\\])*\"|'[^']*'|[^\s\"']+)((?:\s+[\w]+)+)\s*(?:#.*)?\Z", re.DOTALL
+    r"\s*trap\s+(?:--\s+)?(\"(?:\\.|[^\"\\])*\"|'[^']*'|[^\s\"']+)((?:\s+(?:\w+|\"\w+\"|'\w+'))+)"
+    r"\s*(?:#.*)?\Z",
+    re.DOTALL,
 )
 _NAMES = {1: "HUP", 2: "INT", 3: "QUIT", 6: "ABRT", 9: "KILL", 10: "USR1", 12: "USR2", 15: "TERM", 24: "XCPU"}
 _BY_NUMBER = {str(number): name for number, name in _NAMES.items()}  # of Linux on x86 and ARM
@@ -48,7 +50,7 @@ def trap_of(command: str) -> Trap | None:
     if found is None:
         return None
     action = found[1][1:-1] if found[1][0] in "'\"" else found[1]
-    return Trap(action.strip(), frozenset(map(signal_name, found[2].split())))
+    return Trap(action.strip(), frozenset(signal_name(word.strip("\"'")) for word in found[2].split()))
 
 
 def traps_at(signal: str, commands: Iterable[str]) -> Iterator[tuple[int, Trap]]:
