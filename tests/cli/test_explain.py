@@ -53,6 +53,15 @@ def flat(out: str) -> str:
     return " ".join(out.split())
 
 
+def test_a_job_script_is_asked_for_no_goodput(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """It tells no steps, so only the use of its time is told."""
+    write(paths, *preempted(0))
+    (Path(paths.root) / "job.json").write_text('{"format": 1, "spec": {"mode": "script"}}')
+    out = flat(explained(paths, capfd))
+    assert "oodput" not in out.partition("To do:")[0]
+    assert "worker.tick" not in out
+
+
 def test_starts_without_progress_are_told_at_first_sight(
     paths: RunPaths, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,6 +76,7 @@ class Explanation(NamedTuple):
     earlier: int  # stops before these, which are not named one by one
     advice: tuple[AdviceFact, ...]
     slow: tuple[Record, ...] = ()  # that name a slow node, the oldest first
+    is_script: bool = False  # a job script of the user's own, which tells no steps
 
 
 def explanation_of(run: RunFiles, account: Account) -> Explanation:
@@ -84,7 +85,7 @@ def explanation_of(run: RunFiles, account: Account) -> Explanation:
     shown = tuple(_with_evidence(run.paths, group) for group in groups[-MOST_STOPS:])
     earlier = sum(group.times for group in groups) - sum(group.times for group in shown)
     slow = tuple(record for record in run.records if isinstance(record.entry, NodeSlow))
-    return Explanation(account, shown, earlier, tuple(_advice(run, account, groups)), slow)
+    return Explanation(account, shown, earlier, tuple(_advice(run, account, groups)), slow, run.is_script)
 
 
 def _alike(stops: Sequence[StopCost]) -> list[StopFact]:

@@ -50,7 +50,7 @@ def explanation_lines(found: Explanation, headline: str, then: Iterable[str], *,
         well: why there is nothing to do; empty if there is.
     """
     lines = [*wrapped(headline, "", "  "), *wrapped(_summary(found.account), "  ", "  ")]
-    lines += wrapped(_time_text(found.account), "  ", "  ")
+    lines += wrapped(_time_text(found.account, is_script=found.is_script), "  ", "  ")
     if used := use_text(found.account.use):
         lines += wrapped(f"Used: {used}.", "  ", "  ")
     if busy := gpus_text(found.account.gpus):
@@ -249,9 +249,11 @@ def rate_text(per_s: float) -> str:
     raise AssertionError
 
 
-def _time_text(account: Account) -> str:
+def _time_text(account: Account, *, is_script: bool = False) -> str:
     costs = costs_text(account)
     rest = f" The rest: {costs}." if costs else ""
+    if is_script and account.starts and account.goodput is None:
+        return f"The time: {costs}." if costs else "A job script tells no steps, so it has no goodput."
     if account.goodput is None and not account.starts:
         return f"No start so far.{rest.replace(' The rest:', ' The time so far:')}"
     if account.goodput is None:
