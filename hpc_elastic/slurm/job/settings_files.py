@@ -22,7 +22,7 @@ from hpc_elastic.slurm.job.own_script import OwnScript, is_profile_of_slurm, nam
 from hpc_elastic.slurm.job.own_script_file import read_own_script
 from hpc_elastic.slurm.job.spec import read_fields
 from hpc_elastic.store.plain_file import GivenFile, access_fix, owner_name
-from hpc_elastic.store.trust import trusted_uids, way_to
+from hpc_elastic.store.trust import other_writers, trusted_uids, way_to
 from hpc_elastic.store.users_file import read_users_file
 from hpc_elastic.text import for_shell
 
@@ -32,7 +32,6 @@ PROJECT_FILE = "hpc-elastic.toml"
 _PROFILES, _EXTENDS = "profiles", "extends"
 _OF_ONE_JOB = ("command", "module", "run_dir", "sbatch_options")
 _HARM = "settings files name programs that run as you"
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OF_SCRIPTS_TEXT = (
     "account partition qos reservation constraint exclude mail_type mail_user comment time inherit_env "
     "python allow_local_run_dir expedite chain_by exclude_suspects ledger"
@@ -149,11 +148,11 @@ def _refuse_foreign(place: SettingsPlace, given: GivenFile) -> None:
             where=path,
             fix=_way_on(place, "read it, and copy it to a file of your own"),
         )
-    if found.st_mode & _OTHERS_WRITE:
+    if by := other_writers(path, given):
         mend = f"chmod go-w {for_shell(os.path.realpath(path))}"
         whose = "" if found.st_uid == os.geteuid() else f"have {owner_name(found.st_uid)} do: "
         raise InputError(
-            f"others can write to the settings file (mode {stat.S_IMODE(found.st_mode):o}), and {_HARM}",
+            f"{by} can write to the settings file (mode {stat.S_IMODE(found.st_mode):o}), and {_HARM}",
             where=path,
             fix=_way_on(place, f"see whether it is as you left it, then {whose}{mend}"),
         )
