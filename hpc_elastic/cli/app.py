@@ -7,13 +7,14 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 from hpc_elastic.cli.arguments import OPTIONS_HEADING, CommandRow
 from hpc_elastic.cli.commands import BY_SCRIPTS, COMMANDS, OF_NODES, function_of, parser_of_nodes
 from hpc_elastic.cli.parser import Parser, Slip, add_help, parser_of
 from hpc_elastic.cli.say import complain, hand_out, named, say
-from hpc_elastic.errors import HpcElasticError, SlurmCommandError
+from hpc_elastic.errors import HpcElasticError, InputError, SlurmCommandError
 from hpc_elastic.exit_codes import ExitCode
 from hpc_elastic.lazy_names import no_look_for_garbage
 
@@ -76,6 +77,7 @@ def values_of(name: str, words: Sequence[str]) -> dict[str, Any]:
         return {"line": tuple(words)}
     mine = list(words)
     if command.takes_job and (own := _behind_script(parser, mine)) is not None:
+        _refuse_late_options(parser, own)
         mine, parser.behind = mine[: len(mine) - len(own)], tuple(own[own[:1] == ["--"] :])
     elif command.behind and "--" in mine:
         at = mine.index("--")
@@ -103,6 +105,23 @@ def _behind_script(parser: Parser, words: Sequence[str]) -> list[str] | None:
         if action is not None and action.nargs is None:
             del rest[:1]
     return None
+
+
+def _refuse_late_options(parser: Parser, words: Sequence[str]) -> None:
+    """Refuse options of the command behind a job script, which would get them; ``--`` before them allows it.
+
+    Raises:
+        InputError: naming the first one.
+    """
+    for word in takewhile(lambda word: word != "--", words):
+        flag = word.partition("=")[0]
+        if flag.startswith("--") and parser.action_of(flag) is not None:
+            raise InputError(
+                f"{flag} is an option of this command, and stands behind the job script, which would get it",
+                where=flag,
+                fix="write it before the job script; if it is for the script, write -- before the script's "
+                "arguments",
+            )
 
 
 def joined(parser: Parser, words: Sequence[str]) -> list[str]:
@@ -219,7 +238,9 @@ def _page(name: str) -> int:
 
     text = pages.text_of(name)
     if text is None:
-        return _unknown_command([name])
+        from hpc_elastic.cli.usage import advice_on_page  # noqa: PLC0415 - only after a mistake
+
+        return complain(f"No such command or page '{name}'.", advice_on_page(name))
     hand_out(text)
     return ExitCode.OK
 

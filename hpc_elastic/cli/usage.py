@@ -90,6 +90,13 @@ def advice_on_command(words: Sequence[str]) -> str:
     return f"did you mean {' or '.join(like)}? see {PROGRAM} --help" if like else f"see {PROGRAM} --help"
 
 
+def advice_on_page(name: str) -> str:
+    """Return the words to write in place of the unknown name of a command or page."""
+    like = difflib.get_close_matches(name, {*COMMANDS, *OF_NODES, *topics()}, n=2, cutoff=LIKE)
+    meant = f"did you mean {' or '.join(like)}? " if like else ""
+    return f"{meant}all pages: {PROGRAM} help topics; all commands: {PROGRAM} --help"
+
+
 def _of_another_command(slip: Slip) -> str:
     """Return the line of the command that has a flag which this one does not have."""
     having = [

@@ -441,7 +441,7 @@ def variables(value: object) -> dict[str, str]:
                 f"{name!r} is not the name of an environment variable", "use letters, digits and _"
             )
         if isinstance(text, bool) or not isinstance(text, (str, int, float)):
-            raise BadValueError(f"the value {shown(text)} of {name} is not text", f'write {name} = "..."')
+            raise BadValueError(f"{shown(text)} is not text", f'write {name} = "..."', key=name)
         found[name] = _sound([text if isinstance(text, str) else _number(text)])[0]
     return found
 

@@ -56,6 +56,10 @@ def test_a_page_is_printed_by_its_name(capsys: pytest.CaptureFixture[str]) -> No
 def test_an_unknown_topic_is_told_like_an_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     """The name of a page alone is answered with its command."""
     assert 2 == app.run(["help", "nosuch"])
-    assert "No such command 'nosuch'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "No such command or page 'nosuch'" in said
+    assert "hpc-elastic help topics" in said
+    assert 2 == app.run(["help", "stoping"])
+    assert "did you mean stopping" in capsys.readouterr().err
     assert 2 == app.run(["troubleshooting"])
     assert "fix: hpc-elastic help troubleshooting" in capsys.readouterr().err

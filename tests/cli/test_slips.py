@@ -189,4 +189,4 @@ def test_help_is_a_word_too(words: list[str], expected: str, capfd: pytest.Captu
 def test_help_of_an_unknown_command_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
     """It is named, as in a line without `help`."""
     assert 2 == app.run(["help", "nosuch"])
-    assert "No such command 'nosuch'" in capfd.readouterr().err
+    assert "No such command or page 'nosuch'" in capfd.readouterr().err

@@ -76,6 +76,22 @@ def test_a_missing_file_is_answered_with_a_similar_name(tmp_path: Path) -> None:
     assert "'train.toml'" in caught.value.fix
 
 
+def test_a_missing_job_script_is_called_one(tmp_path: Path) -> None:
+    """By the end of its name."""
+    written(tmp_path, "")
+    with pytest.raises(InputError, match=r"the job script .*/jobb.sbatch does not exist"):
+        read_job_file(str(tmp_path / "jobb.sbatch"))
+
+
+def test_a_wrong_variable_shows_its_own_line(tmp_path: Path) -> None:
+    """And not that of its table."""
+    file = read_job_file(written(tmp_path, 'command = ["x"]\n[env]\nA = "1"\nB = true\n'))
+    with pytest.raises(InputError) as caught:
+        build_spec(file, {})
+    assert f"{file.path}:4" == caught.value.where
+    assert caught.value.message.endswith("\n    B = true")
+
+
 def test_a_script_in_the_place_of_the_job_file_is_explained(tmp_path: Path) -> None:
     """The worker command goes after --."""
     with pytest.raises(InputError) as caught:

@@ -120,7 +120,7 @@ def test_a_spec_survives_being_stored() -> None:
         ({"sbatch": {"export": "A=1"}}, "sbatch.export", "splits its value at commas", "env"),
         ({"sbatch": {"hold": [1]}}, "sbatch.hold", "sbatch.hold = [1] is not text", "quotes"),
         ({"env": {"A B": "x"}}, "env", "'A B' is not the name", "letters"),
-        ({"env": {"A": True}}, "env", "True of A is not text", "A = "),
+        ({"env": {"A": True}}, "env.A", "True is not text", "A = "),
         ({"env": {"RANK": "0"}}, "env.RANK", "RANK is set by the agent", "remove"),
         ({"env": {"A": "\ud800"}}, "env", "not valid Unicode", "remove"),
         ({"warning_signals": "USR1"}, "warning_signals", "'USR2' is not among", "add USR2"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +189,7 @@ def test_a_run_on_this_machine_takes_no_number_of_nodes(files: Files) -> None:
     [
         ("nodse = 2\n", None, 1, "nodse = 2", "'nodes'"),
         ('\nnodes = "3:1"\n', None, 2, 'nodes = "3:1"', "1:3"),
-        ('[env]\nA = ["x"]\n', None, 1, "[env]", "write A"),
+        ('[env]\nA = ["x"]\n', None, 2, 'A = ["x"]', "write A"),
         ("nodes = 2:4\n", None, 1, "not valid TOML", "correct the line"),
         ('command = "a.py"\n', None, 1, "command is a setting of one job", "in a job file"),
         ('run_dir = "a"\n', None, 1, "run_dir is a setting of one job", "in a job file"),
@@ -293,8 +296,7 @@ UNFIT = {
     "a FIFO": (_fifo, "cannot be read: it is a FIFO"),
     "a directory": (_directory, "cannot be read: it is a directory"),
     "not UTF-8": (_latin, "not UTF-8"),
-    "writable for a group": (_writable(0o664), r"others can write to the settings file \(mode 664\)"),
-    "writable for all": (_writable(0o646), r"others can write to the settings file \(mode 646\)"),
+    "writable for all": (_writable(0o646), r"everybody can write to the settings file \(mode 646\)"),
     "a link to nothing": (_dangling, "does not exist"),
 }
 
@@ -316,14 +318,44 @@ def test_a_file_that_cannot_be_used_is_one_error(files: Files, whose: str, unfit
         assert JOB == files.spec().given
 
 
+_SHARED_GID = 54321  # of a group that no user has to themselves
+
+
+def _own_group_is_private() -> bool:
+    user = pwd.getpwuid(os.geteuid())
+    with suppress(KeyError):
+        group = grp.getgrgid(user.pw_gid)
+        return group.gr_name == user.pw_name and {*group.gr_mem} <= {user.pw_name}
+    return False
+
+
+@pytest.mark.skipif(not _own_group_is_private(), reason="the user of the tests has no group of its own")
+def test_a_group_of_the_user_alone_may_write(files: Files) -> None:
+    """As a umask of 002 leaves it where each user has such a group."""
+    files.user.write_text('account = "ml"\n')
+    os.chown(files.user, -1, pwd.getpwuid(os.geteuid()).pw_gid)
+    files.user.chmod(0o664)
+    assert "ml" == files.spec().account
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone gives a file to any group")
+def test_a_group_of_several_users_may_not_write(files: Files) -> None:
+    """It is named."""
+    files.user.write_text('account = "ml"\n')
+    os.chown(files.user, -1, _SHARED_GID)
+    files.user.chmod(0o664)
+    with pytest.raises(InputError, match=r"members of group gid 54321 can write to the settings file"):
+        files.spec()
+
+
 def test_a_link_of_the_users_own_is_followed(files: Files) -> None:
     """As those of programs that keep the settings of a home in one place."""
     kept = files.here / "kept.toml"
     kept.write_text('account = "ml"\n')
     files.user.symlink_to(kept)
     assert "ml" == files.spec().account
-    kept.chmod(0o664)
-    with pytest.raises(InputError, match="others can write") as caught:
+    kept.chmod(0o666)
+    with pytest.raises(InputError, match="everybody can write") as caught:
         files.spec()
     assert f"chmod go-w {kept}" in caught.value.fix
 

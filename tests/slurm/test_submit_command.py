@@ -54,9 +54,22 @@ def test_submit_tells_the_job_the_directory_and_what_to_do_next(
 def test_the_arguments_of_a_job_script_are_told(workdir: Path, slurm_dir: StandIn, capsys: Capture) -> None:
     """Whoever writes an option of `submit` behind the script sees that it is none."""
     (workdir / "job.sbatch").write_text("#!/bin/bash\n")
-    assert 0 == main(["submit", "--allow-local-run-dir", "job.sbatch", "--dry-run", "a b"])
+    assert 0 == main(["submit", "--allow-local-run-dir", "job.sbatch", "--", "--dry-run", "a b"])
     told = "its arguments: --dry-run 'a b'  (options of the submission stand before it)"
     assert told in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("words", [["--dry-run"], ["5", "--dry-run"], ["--time=2h"], ["--nodes", "2"]])
+def test_an_option_behind_a_job_script_queues_nothing(
+    workdir: Path, slurm_dir: StandIn, capsys: Capture, words: list[str]
+) -> None:
+    """The script would get it; which of both is meant has to be told."""
+    (workdir / "job.sbatch").write_text("#!/bin/bash\n")
+    assert 2 == main(["submit", "--allow-local-run-dir", "job.sbatch", *words])
+    said = capsys.readouterr().err
+    assert "is an option of this command, and stands behind the job script" in said
+    assert "fix: write it before the job script; if it is for the script, write --" in said
+    assert not (workdir / "hpc_elastic_runs").exists()
 
 
 def test_the_default_run_directory_is_named_after_the_script_and_time(

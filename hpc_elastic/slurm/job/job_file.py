@@ -84,7 +84,9 @@ def read_job_file(path: str) -> JobFile:
     except UnicodeDecodeError as error:
         raise InputError(f"the job file is not UTF-8: {error}", where=path, fix="save it as UTF-8") from None
     except FileNotFoundError:
-        raise InputError(f"the job file {path} does not exist", where=path, fix=_missing_fix(path)) from None
+        kind = "script" if path.endswith((".sh", *_FOR_SBATCH)) else "file"
+        what = f"the job {kind} {path} does not exist"
+        raise InputError(what, where=path, fix=_missing_fix(path)) from None
     except OSError as error:
         raise InputError(
             f"the job file cannot be read: {error.strerror}", where=path, fix=_unread_fix(path, error)
