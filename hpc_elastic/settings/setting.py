@@ -410,6 +410,9 @@ WORDS: ValueKind[tuple[str, ...]] = ValueKind(
     "a list of words, or text that is split as in a shell", "PREFIX", values.words,
     write=shlex.join,  # noqa: TID251 - for the script and for programs
 )
+CONTAINER: ValueKind[tuple[str, ...]] = ValueKind(
+    WORDS.says, WORDS.metavar, values.prefix, write=WORDS.write
+)
 LINES: ValueKind[tuple[str, ...]] = ValueKind("a list of lines, or text", "LINE", values.lines)
 NAMES: ValueKind[tuple[str, ...]] = ValueKind(
     "a list of names, or text with blanks or commas", "NAME", values.names, write=",".join

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from hpc_elastic.settings.setting import (
     BUDGET,
+    CONTAINER,
     COUNT,
     GPUS,
     INTERVAL,
@@ -106,8 +107,8 @@ class TheEnvironment:
         NAMES, (), "Environment modules to load (module load ...); a Python that they bring is the workers'"
     )
     container = setting(
-        WORDS, (), "Words before the command of the workers, e.g. 'apptainer exec --nv image.sif'; submit "
-        "makes them of an image alone. The image's own Python runs the workers", to=Agent(()),
+        CONTAINER, (), "Words before the command of the workers, e.g. 'apptainer exec --nv image.sif'; "
+        "submit makes them of an image alone. The image's own Python runs the workers", to=Agent(()),
         written=Written(metavar="IMAGE|PREFIX"),
     )
     container_runtime = setting(

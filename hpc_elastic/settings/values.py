@@ -327,6 +327,14 @@ def words(value: object) -> tuple[str, ...]:
         ) from None
 
 
+def prefix(value: object) -> tuple[str, ...]:
+    """Read an image, or the words before a command; an empty text is a mistake, such as an unset variable."""
+    found = words(value)
+    if (isinstance(value, str) and not found) or "" in found[:1]:
+        raise BadValueError(f"{shown(value)} names no image", "name one, or leave it out")
+    return found
+
+
 def is_module_name(name: str) -> bool:
     """Tell whether a module can have this name; a file's is none."""
     return re.fullmatch(_MODULE, name) is not None and not name.endswith(".py")

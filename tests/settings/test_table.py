@@ -52,6 +52,7 @@ WRITTEN: dict[ValueKind[Any], Any] = {  # a value of each kind, as in a job file
     kinds.SIZE: "500M",
     kinds.UNASKED: "run-on",
     kinds.WORDS: ["some", "words"],
+    kinds.CONTAINER: ["some", "words"],
     kinds.LINES: ["a line"],
     kinds.NAMES: ["a", "b"],
     kinds.MODULES: ["a", "b"],

@@ -405,6 +405,17 @@ def test_a_script_that_never_ends_does_not_come_back_for_ever(
     assert f"--max-time-limits={most}" in wanted.script
 
 
+def test_a_variable_of_sbatch_may_ask_for_the_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run directory has room for its tasks, as sbatch reads the variable."""
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    path = tmp_path / "job.sbatch"
+    path.write_text("#!/bin/bash\n")
+    for value, is_array in (("0-3", True), ("", False)):
+        monkeypatch.setenv("SBATCH_ARRAY_INX", value)
+        wanted = plan(spec_of(path), read_template("script"), now_s=0.0, directory=str(tmp_path))
+        assert wanted.is_array == is_array
+
+
 @pytest.mark.parametrize("line", ["--array=0-9%2", "-a 1,2", "--arr 1-3"])
 def test_an_array_is_known_by_the_lines_of_the_script(tmp_path: Path, line: str) -> None:
     """So that its user is told what becomes of the tasks."""

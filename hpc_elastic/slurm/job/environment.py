@@ -68,6 +68,9 @@ def check_environment(spec: JobSettings) -> None:
     Raises:
         InputError: naming both, and the one to remove.
     """
+    for name in OF_ENVIRONMENTS:
+        if getattr(spec, name) == "":
+            raise InputError(f"{name} is empty, and names no Python", where=name, fix=f"leave {name} out")
     given = [name for name in (*OF_ENVIRONMENTS, "container") if getattr(spec, name)]
     if len(given) > 1:
         raise InputError(

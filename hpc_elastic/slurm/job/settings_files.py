@@ -311,7 +311,12 @@ def _anchored(name: str, value: object, above: str) -> object:
     """Return a value with a path that begins at the directory of its file."""
     row = JOB.get(name)
     is_path = row is not None and (row.kind is PATH or name in _NAMES_OR_PATHS)
-    if not is_path or not isinstance(value, str) or (name in _NAMES_OR_PATHS and "/" not in value):
+    if (
+        not is_path
+        or not isinstance(value, str)
+        or not value
+        or (name in _NAMES_OR_PATHS and "/" not in value)
+    ):
         return value
     return os.path.join(above, os.path.expanduser(value))
 

@@ -17,7 +17,7 @@ from hpc_elastic.isolated.argv import INSTALLED, OwnPath, own_argv, start_argv
 from hpc_elastic.named_tuple import NamedTuple
 from hpc_elastic.paths import RunPaths, readable_name
 from hpc_elastic.settings.values import BadValueError, number_text, parse_nodes
-from hpc_elastic.slurm.client.commands import submit_environment
+from hpc_elastic.slurm.client.commands import options_by_variables, submit_environment
 from hpc_elastic.slurm.job import notice
 from hpc_elastic.slurm.job import script as script_text
 from hpc_elastic.slurm.job.environment import has_own_python
@@ -73,6 +73,7 @@ class SubmitRequest(NamedTuple):
         own_names: the long names of the sbatch options that the submission of such a script gives, and not
             the script; None: all of them are taken for such.
         directory: where sbatch is to run, absolute; empty: in the current one.
+        is_array: whether a job script of the user's own, as it is given, is an array.
     """
 
     spec: JobSpec
@@ -91,17 +92,12 @@ class SubmitRequest(NamedTuple):
     own_script: OwnScript | None = None
     own_names: tuple[str, ...] | None = None
     directory: str = ""
+    is_array: bool = False
 
     @property
     def script_file(self) -> str:
         """Where the script is."""
         return self.file or self.paths.script
-
-    @property
-    def is_array(self) -> bool:
-        """Whether a job script of the user's own, as it is given, asks for an array."""
-        options = sbatch_line(self.spec.sbatch_options)
-        return self.own_script is not None and asks_for("array", [*self.own_script.option_lines, options])
 
     @property
     def sbatch_arguments(self) -> tuple[str, ...]:
@@ -214,8 +210,9 @@ def plan(
     if own is None and spec.mode == "script":
         own = read_own_script(_path(here, spec.command[0]))
     own_names = None if own is None else _given_names(spec)
+    is_array = own is not None and _is_array(spec, own)
     if own is not None:
-        spec = _with_own(spec, own)
+        spec = _with_own(spec, own, is_array=is_array)
     name = spec.name or _name_of(spec)
     stamp = date_text(now_s).replace("-", "").replace(":", "").replace(" ", "-")
     run_id = f"{readable_name(name) or _NO_NAME}-{stamp}-{os.urandom(2).hex()}"
@@ -256,6 +253,7 @@ def plan(
         own_script=own,
         own_names=own_names,
         directory=here if own is not None else "",
+        is_array=is_array,
     )
 
 
@@ -282,13 +280,19 @@ def _given_names(spec: JobSpec) -> tuple[str, ...]:
     return tuple(sorted(names | ({"requeue", "no-requeue"} if names & {"requeue", "no-requeue"} else set())))
 
 
-def _with_own(spec: JobSpec, own: OwnScript) -> JobSpec:
+def _is_array(spec: JobSpec, own: OwnScript) -> bool:
+    """Tell whether the script's lines, the submission or a variable of the environment ask for an array."""
+    by_variables = options_by_variables(os.environ, is_own=True)  # noqa: TID251 - sbatch gets the same
+    return "array" in by_variables or asks_for("array", [*own.option_lines, sbatch_line(spec.sbatch_options)])
+
+
+def _with_own(spec: JobSpec, own: OwnScript, *, is_array: bool) -> JobSpec:
     """Return the spec of a job script of the user's own with the settings of its ``#SBATCH`` lines.
 
     An option of the submission goes before them, as for sbatch.
     """
     lines = [*own.components[0], sbatch_line(spec.sbatch_options)]
-    if spec.chain is not None and asks_for("array", lines):
+    if spec.chain is not None and is_array:
         raise InputError(
             f"chain = {spec.chain}, and {own.name} is an array, each of whose tasks would need a chain",
             where="chain",
