@@ -209,10 +209,8 @@ def plan(
     python = _path(here, python) if "/" in python else python
     if own is None and spec.mode == "script":
         own = read_own_script(_path(here, spec.command[0]))
-    own_names = None if own is None else _given_names(spec)
-    is_array = own is not None and _is_array(spec, own)
-    if own is not None:
-        spec = _with_own(spec, own, is_array=is_array)
+    own_names, is_array = (None, False) if own is None else (_given_names(spec), _is_array(spec, own))
+    spec = spec if own is None else _with_own(spec, own, is_array=is_array)
     name = spec.name or _name_of(spec)
     stamp = date_text(now_s).replace("-", "").replace(":", "").replace(" ", "-")
     run_id = f"{readable_name(name) or _NO_NAME}-{stamp}-{os.urandom(2).hex()}"
