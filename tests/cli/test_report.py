@@ -31,6 +31,7 @@ from hpc_elastic.record.journal import (
 from hpc_elastic.report.explain.facts import explanation_of
 from hpc_elastic.report.explain.head import HeadFacts, figures_of
 from hpc_elastic.report.run_facts import look_at
+from hpc_elastic.report.run_status import RunPhase
 from hpc_elastic.report.timeline import span_text
 from hpc_elastic.slurm.run_jobs.run_files import SavedCheckpoint, SlurmAnswer, read_run
 from tests.cli.recorded_runs import BEGAN, EPOCH, MEMBERS, NAN, STARTED, paths, write, write_facts
@@ -166,6 +167,9 @@ def test_a_run_that_goes_on_tells_when_it_is_done(paths: RunPaths) -> None:
     assert ("1 min 1 s ago", "step 200") == found["last checkpoint"][1:3]
     assert ("2 of 2", "4 workers") == found["nodes"][1:3]
     assert ("0", "0 of 3 restarts") == found["stops"][1:3]
+    gone = seen._replace(where=seen.where._replace(phase=RunPhase.GONE))
+    left = {one.name: one for one in figures_of(gone, explanation_of(run, seen.account), moment)}["time left"]
+    assert (span_text(349.5), "at this rate, if it runs") == left[1:3]  # nobody knows when it starts again
 
 
 def test_a_run_that_waits_has_a_page(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
@@ -190,6 +194,21 @@ def test_a_stop_shows_the_end_of_its_log(paths: RunPaths, capfd: pytest.CaptureF
     name = Path(paths.root).name
     assert f'<a href="{name}/logs/attempt_2/3/stderr.log">logs/attempt_2/3/stderr.log</a>' in page
     assert "<pre>" + "line\n" * 18 + "MY_API_KEY=***\n*** &lt;b&gt;</pre>" in page
+
+
+def test_a_cut_of_a_log_shows_no_half_secret(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    """A secret that begins above the lines which are shown, or above the bytes which are read, is hidden."""
+    write(paths, *crashed(NAN))
+    log = Path(paths.attempt_logs(2)) / "3" / "stderr.log"
+    log.parent.mkdir(parents=True)
+    label = "PRIVATE KEY-----"
+    log.write_text(f"-----BEGIN {label}\n" + "of-the-key\n" * 30 + f"-----END {label}\nboom\n")
+    page = reported(paths, capfd, "--format", "html")
+    assert "of-the-key" not in page
+    assert "<pre>***\nboom</pre>" in page
+    end = "\nboom\n"
+    log.write_text("token=" + "a1" * 100 + "x" * (16384 - 100 - len(end)) + end)
+    assert "<pre>boom</pre>" in reported(paths, capfd, "--format", "html")
 
 
 def test_a_log_that_is_a_link_is_not_on_the_page(

@@ -15,6 +15,7 @@ from hpc_elastic.report.explain.words import (
     share_text,
 )
 from hpc_elastic.report.run_facts import SeenRun
+from hpc_elastic.report.run_status import RunPhase
 from hpc_elastic.report.timeline import span_text
 from hpc_elastic.slurm.run_jobs.run_files import SavedCheckpoint
 from hpc_elastic.text import count_text
@@ -82,10 +83,9 @@ def _pace(seen: SeenRun, now_s: float) -> list[Figure]:
     left_s = None if pace is None else left_at(pace, account, seen.newest.step if seen.newest else None)
     if left_s is None:
         return [rate, Figure("time left", _UNKNOWN, "no rate, or no total of steps is known")]
-    return [
-        rate,
-        Figure("time left", span_text(left_s), f"done about {date_text(now_s + left_s)} at this rate"),
-    ]
+    done = f"done about {date_text(now_s + left_s)} at this rate"
+    is_still = seen.where.phase in (RunPhase.GONE, RunPhase.SILENT)
+    return [rate, Figure("time left", span_text(left_s), "at this rate, if it runs" if is_still else done)]
 
 
 def _goodput(seen: SeenRun) -> Figure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hpc_elastic.cli.commands import FORMATS
 from hpc_elastic.cli.commands.looking.explain import Explained, explained
@@ -140,7 +140,7 @@ def _logs(found: Explained, folder: str) -> list[LogPart]:
     for stop in reversed(found.why.stops):
         if stop.evidence and stop.evidence not in parts:
             path = os.path.join(run.paths.root, stop.evidence)
-            text = without_values(_part_of(path, is_begin=stop.last.cause is Cause.HANG), values)
+            text = _part_of(path, values, is_begin=stop.last.cause is Cause.HANG)
             link = os.path.relpath(path, folder)
             parts[stop.evidence] = LogPart(
                 f"{date_text(stop.last.at)}: {cause_of(stop)}", stop.evidence, link, text
@@ -148,15 +148,24 @@ def _logs(found: Explained, folder: str) -> list[LogPart]:
     return list(parts.values())
 
 
-def _part_of(path: str, *, is_begin: bool) -> str:
-    """Return the first or the last lines of a file of the run."""
+def _part_of(path: str, hidden: Sequence[str], *, is_begin: bool) -> str:
+    """Return the first or the last lines of a file of the run without secrets, which may have several lines.
+
+    Args:
+        path: of the file.
+        hidden: values that are not shown.
+        is_begin: the first lines are asked for.
+    """
     try:
         with os.fdopen(open_plain(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             file.seek(0 if is_begin else max(0, size - _MOST_BYTES))
-            lines = file.read(_MOST_BYTES).decode(errors="replace").splitlines()
+            text = file.read(_MOST_BYTES).decode(errors="replace")
     except OSError as error:
         return f"it cannot be read: {error.strerror or error}"
+    lines = without_values(text, hidden).splitlines()
+    if size > _MOST_BYTES and len(lines) > 1:  # a half line may show a half secret
+        lines = lines[:-1] if is_begin else lines[1:]
     return "\n".join(lines[:_MOST_LINES] if is_begin else lines[-_MOST_LINES:])
 
 
