@@ -94,7 +94,7 @@ def _not_now(error: Exception) -> str:
 
 
 def _watch_run(watched: _Watched, every: int) -> int:
-    facts = watched.look()
+    known = facts = watched.look()
     with LiveTerminal(1) as terminal:
         while True:
             size = terminal.size
@@ -103,9 +103,9 @@ def _watch_run(watched: _Watched, every: int) -> int:
                 break
             terminal.wait(every)
             try:
-                facts = watched.look()
+                known = facts = watched.look()
             except _MAY_PASS as error:  # the screen keeps the rest
-                facts = facts._replace(summary=(_not_now(error), *facts.summary[-2:]), colour="red")
+                facts = known._replace(summary=(_not_now(error), *known.summary), colour="red")
     return status(watched.paths.root)
 
 
