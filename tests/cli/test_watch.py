@@ -215,10 +215,19 @@ class Screen:
         fcntl.ioctl(self._leader, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def until(self, text: str) -> str:
-        """Read until a text has come, and return what was read."""
+        """Read until a text has come, and return what was read.
+
+        Raises:
+            AssertionError: the command has ended before; it names the exit code and what was read.
+        """
         read = ""
         while text not in read:
-            read += os.read(self._leader, 65536).decode()
+            try:
+                read += os.read(self._leader, 65536).decode()
+            except OSError as error:  # no process has the terminal any more
+                code = self._process.wait(timeout=150)
+                said = f"exit code {code} before {text!r}; read {read!r} after {self.data!r}"
+                raise AssertionError(said) from error
         self.data += read
         return read
 
