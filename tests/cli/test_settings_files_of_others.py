@@ -82,13 +82,13 @@ def _given(_lines: Lines) -> str:
 def _alices_but_writable(lines: Lines) -> str:
     os.chown(lines.file, ALICE, GROUP)
     lines.file.chmod(0o664)
-    return "others can write to the settings file (mode 664)"
+    return f"members of group gid {GROUP} can write to the settings file (mode 664)"
 
 
 def _for_everybody(lines: Lines) -> str:
     os.chown(lines.file, 0, 0)
     lines.file.chmod(0o646)
-    return "others can write to the settings file (mode 646)"
+    return "everybody can write to the settings file (mode 646)"
 
 
 def _behind_his_link(lines: Lines) -> str:
@@ -115,7 +115,7 @@ def _writable_by_an_acl(lines: Lines) -> str:
         os.setxattr(lines.file, ACL, acl_for(BOB))
     except OSError:
         pytest.skip("the file system has no ACLs")
-    return "others can write to the settings file"
+    return f"user uid {BOB} can write to the settings file"
 
 
 WAYS: dict[str, Callable[[Lines], str]] = {

@@ -476,7 +476,7 @@ _TIMES = {"a": 7, "b": 28, "c": 112}  # how many fit: at all widths, at 4 times 
 
 
 def _in_season(at: float, shift_s: float) -> float:
-    """Return the time at which clocks show what they would at a time with another shift from UTC [s].
+    """Return the time whose local reading is that of a time with another shift from UTC [s].
 
     Where they skip that hour, it is the time at which they go on.
     """
