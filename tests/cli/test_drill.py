@@ -92,7 +92,7 @@ def test_a_node_is_drilled(run: LocalRun) -> None:
 def test_a_hang_is_drilled(tmp_path: Path, started: list[LocalRun]) -> None:
     """A worker that makes no further step is found out, and the report says so."""
     run = start(started, tmp_path, LONG, *TWO, "--hang-timeout", "3s")
-    run.wait_for_round(1)
+    run.wait_for_round(1, workers=4)
     code, text = drill(run, "--hang", "--rank", "2", "--yes")
     assert 0 == code, text
     assert "rank 2 on local2 makes no further step" in text

@@ -59,7 +59,7 @@ def test_an_unknown_topic_is_told_like_an_unknown_command(capsys: pytest.Capture
     said = capsys.readouterr().err
     assert "No such command or page 'nosuch'" in said
     assert "hpc-elastic help topics" in said
-    assert 2 == app.run(["help", "stoping"])
+    assert 2 == app.run(["help", "stoppings"])
     assert "did you mean stopping" in capsys.readouterr().err
     assert 2 == app.run(["troubleshooting"])
     assert "fix: hpc-elastic help troubleshooting" in capsys.readouterr().err

@@ -38,7 +38,9 @@ def test_a_script_gets_what_sbatch_would_give_it(
         monkeypatch.delenv(name, raising=False)
     body = 'cat; echo "own $#:$1:$2:$PWD:$SLURM_JOB_NAME:${!HPC_ELASTIC_*}"; echo "own ${0##*/}"\n'
     (cluster.shared / "input").write_text("own input\n")
-    run = submit_own(cluster, body, header=f"--input={cluster.shared}/input", arguments=("a b", "--time"))
+    run = submit_own(
+        cluster, body, header=f"--input={cluster.shared}/input", arguments=("--", "a b", "--time")
+    )
     state = run.wait_ending()
     run.wait_gone()
     assert state.ending is not None

@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from hpc_elastic.clock import SystemClock
@@ -78,7 +79,10 @@ class Watcher:
 
     def finding(self) -> FilesFinding | None:
         """Wait for a finding and return it; None if the process has ended."""
-        data = self._ours.recv(_MESSAGE)
+        try:
+            data = self._ours.recv(_MESSAGE)
+        except ConnectionResetError:  # it ended before it had taken all requests
+            return None
         return FilesFinding(*json.loads(data)) if data else None
 
     def begin(self) -> None:
@@ -140,7 +144,8 @@ def _watch(link: socket.socket) -> None:
         changed = first_changed(first, look(first))
         for fd in fds:
             if not changed:
-                os.write(fd, _UNCHANGED)
+                with suppress(BrokenPipeError):  # the workers of that round have ended
+                    os.write(fd, _UNCHANGED)
             os.close(fd)
         _tell(link, FilesFinding(len(first), clock.monotonic() - began, changed))
 
@@ -167,13 +172,20 @@ def look(paths: Iterable[str]) -> dict[str, Stamp]:
             break
     rest = list(left)
 
-    def take(which: int) -> None:
-        for path in rest[which::_THREADS]:
-            found[path] = _stamp(path)
+    def take() -> None:
+        while rest:
+            with suppress(IndexError):  # another thread took the last one
+                path = rest.pop()
+                found[path] = _stamp(path)
 
-    threads = [threading.Thread(target=take, args=(which,)) for which in range(min(_THREADS, len(rest)))]
-    for thread in threads:
-        thread.start()
+    threads = []
+    try:
+        for _ in range(min(_THREADS, len(rest))):
+            thread = threading.Thread(target=take)
+            thread.start()
+            threads.append(thread)
+    except RuntimeError:  # the limit of processes
+        take()
     for thread in threads:
         thread.join()
     return found

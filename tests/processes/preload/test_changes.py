@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +46,52 @@ def test_slow_files_are_looked_at_many_at_a_time(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(changes, "_ALONE_S", 0.0)
     monkeypatch.setattr(os, "stat", slow)
     assert 17 == len(changes.look([str(tmp_path / str(number)) for number in range(17)]))
+
+
+def test_files_are_looked_at_where_no_thread_can_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit of processes costs time alone."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(changes, "_ALONE_S", 0.0)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert 17 == len(changes.look([str(tmp_path / str(number)) for number in range(17)]))
+
+
+@pytest.fixture
+def watcher() -> Iterator[changes.Watcher]:
+    """Return a process that has taken the stamps of the files of this one."""
+    link, other = socket.socketpair()
+    watcher = changes.Watcher(link)
+    assert watcher.finding() is not None
+    yield watcher
+    os.kill(watcher.pid, signal.SIGKILL)
+    os.waitpid(watcher.pid, 0)
+    link.close()
+    other.close()
+
+
+def test_a_round_that_begins_during_the_look_of_an_ended_one_has_its_own(watcher: changes.Watcher) -> None:
+    """Nobody waits for the first verdict any more; the second one counts."""
+    os.kill(watcher.pid, signal.SIGSTOP)
+    watcher.begin()
+    watcher.begin()
+    os.kill(watcher.pid, signal.SIGCONT)
+    found = [watcher.finding() for _ in range(2)]
+    assert None not in found
+    assert changes.is_unchanged(watcher.keep_verdict())
+
+
+def test_a_process_that_ends_with_a_look_before_it_has_no_finding(watcher: changes.Watcher) -> None:
+    """The kernel tells such an end in another way."""
+    os.kill(watcher.pid, signal.SIGSTOP)
+    watcher.begin()
+    os.kill(watcher.pid, signal.SIGKILL)
+    assert watcher.finding() is None
+    assert not changes.is_unchanged(watcher.keep_verdict())
 
 
 @pytest.mark.parametrize("told", [b"y", b""], ids=["unchanged", "no verdict"])
