@@ -32,7 +32,7 @@ _NEAR = 4  # marks of stops that are nearer than this are one
 _MOST_TOLD = 5  # stops in the text of a mark
 _WITH_NUMBER = 0.09  # the least share of the bar that has room for its number
 _MOST_LINES = 60  # of stops over all lanes: more of them hide the lanes
-_EDGE = 25  # nearer to the edge a time on the axis has no room
+_EDGE = 45  # nearer to the edge a time on the axis has no room
 COLOURS = {  # of Okabe and Ito, which colour-blind people distinguish; a text stands beside each
     Bucket.TRAINING: "#009e73",
     Bucket.WORKING: "#66c2a5",

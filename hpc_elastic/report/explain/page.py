@@ -60,7 +60,7 @@ pointer-events:none}}
 rect.stop{{fill:var(--mark)}}rect.save{{fill:var(--save)}}
 polyline{{fill:none;stroke:{COLOURS[Bucket.TRAINING]};stroke-width:2}}
 .again{{stroke:{COLOURS[Bucket.AGAIN]};opacity:.55}}
-.ticks{{position:relative;height:1.3rem;font-size:12px;font-variant-numeric:tabular-nums}}
+.ticks{{position:relative;overflow-x:clip;height:1.3rem;font-size:12px;font-variant-numeric:tabular-nums}}
 .ticks span{{position:absolute;transform:translateX(-50%);white-space:nowrap}}
 .b,.c{{display:none}}.chart:has(#z4:checked) .b,.chart:has(#z16:checked) :is(.b,.c){{display:inline}}
 details{{margin:.3rem 0}}.wide{{overflow-x:auto}}
