@@ -411,10 +411,8 @@ class _ChoiceExecutor:
             self._facts = self._facts._replace(state=self._log.state)
             return self.do(lifecycle.decide(self._facts, self._finish.budgets))
         except _GoneOnError:  # the store was away for long; a released run has new budgets
-            finish = self._finish
-            self._records = [*self._log.records]
-            self._facts = finish.facts(self._log.state, self._records)
-            return self.do(lifecycle.decide(self._facts, finish.budgets))
+            self._look_again(self._log.state)
+            return self.do(lifecycle.decide(self._facts, self._finish.budgets))
 
     def _done(self, choice: Choice) -> Ended:
         match choice:
@@ -579,8 +577,13 @@ class _ChoiceExecutor:
         finish = self._finish
         with suppress(*_SLURM):
             look(finish.slurm, self._start.job_ref)
-            self._facts = finish.facts(finish.patiently(self._log.refresh), [*self._log.records])
+            self._look_again(finish.patiently(self._log.refresh))
         return lifecycle.decide(self._facts, finish.budgets)
+
+    def _look_again(self, state: RunState) -> None:
+        """Read all facts anew, with the records of the run's state."""
+        records = [*self._log.records]
+        self._facts, self._records = self._finish.facts(state, records), records
 
     def _hand_back(self) -> HandBack:
         return HandBack(self._finish.slurm, self._start.job_ref, self._start.restarts, self._finish.clock)
